@@ -1,25 +1,25 @@
 """The one tree of errors; callers catch by situation.
 
-    RolloutError
-    ├── SpecError (ValueError)            the manifest is wrong: every fault with its path
-    ├── ConfigurationError                the user's code or image does not fit the job: exit code 64
-    │   ├── EntrypointError               module or attribute missing, syntax error, not callable
-    │   └── LayoutMismatch                data or weights layout differs from what the job's stream holds
-    ├── EnvError (RuntimeError)           an environment raised, or returned what its spec does not allow
-    │   ├── ChildLost                     the process that steps it ended
-    │   └── StepTimeout (TimeoutError)    it did not answer in time
-    ├── PolicyError (RuntimeError)        the policy raised, or returned what its spec does not allow
-    ├── StreamError (RuntimeError)        the data plane
-    │   ├── StreamUnavailable             the server cannot be reached, refuses us, or does not fit
-    │   ├── StateLost                     the server lost the job's keys
-    │   ├── StreamFull (TimeoutError)     back-pressure lasted longer than the caller would wait
-    │   ├── WriterFenced                  a newer attempt of this worker has written
-    │   ├── JobNotFound                   no such job in this server
-    │   ├── RolloutFailed                 the job failed: what a reader raises at its end
-    │   └── FrameError (ValueError)       bytes that are no frame
-    └── WeightsError (RuntimeError)       weights
-        ├── WeightsRejected (ValueError)  they do not fit, are not finite, or were damaged: every problem named
-        └── VersionConflict               the newest version is not the one the caller named
+RolloutError
+├── SpecError (ValueError)            the manifest is wrong: every fault with its path
+├── ConfigurationError                the user's code or image does not fit the job: exit code 64
+│   ├── EntrypointError               module or attribute missing, syntax error, not callable
+│   └── LayoutMismatch                data or weights layout differs from what the job's stream holds
+├── EnvError (RuntimeError)           an environment raised, or returned what its spec does not allow
+│   ├── ChildLost                     the process that steps it ended
+│   └── StepTimeout (TimeoutError)    it did not answer in time
+├── PolicyError (RuntimeError)        the policy raised, or returned what its spec does not allow
+├── StreamError (RuntimeError)        the data plane
+│   ├── StreamUnavailable             the server cannot be reached, refuses us, or does not fit
+│   ├── StateLost                     the server lost the job's keys
+│   ├── StreamFull (TimeoutError)     back-pressure lasted longer than the caller would wait
+│   ├── WriterFenced                  a newer attempt of this worker has written
+│   ├── JobNotFound                   no such job in this server
+│   ├── RolloutFailed                 the job failed: what a reader raises at its end
+│   └── FrameError (ValueError)       bytes that are no frame
+└── WeightsError (RuntimeError)       weights
+    ├── WeightsRejected (ValueError)  they do not fit, are not finite, or were damaged: every problem named
+    └── VersionConflict               the newest version is not the one the caller named
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class LayoutMismatch(ConfigurationError, ValueError):
     def __init__(self, what: str, differences: Sequence[str]) -> None:
         self.what = what
         self.differences = tuple(differences)
-        super().__init__(f"the {what} layout differs from the job's:\n" + "\n".join(f"  {d}" for d in differences))
+        super().__init__(
+            f"the {what} layout differs from the job's:\n" + "\n".join(f"  {d}" for d in differences)
+        )
 
 
 class EnvError(RolloutError, RuntimeError):
@@ -80,7 +82,9 @@ class EnvError(RolloutError, RuntimeError):
     `call` is what it was asked for (`constructor`, `reset`, `step`, `close`). The user's own traceback ends the message.
     """
 
-    def __init__(self, message: str, *, env_index: int | None = None, pid: int | None = None, call: str = "") -> None:
+    def __init__(
+        self, message: str, *, env_index: int | None = None, pid: int | None = None, call: str = ""
+    ) -> None:
         super().__init__(message)
         self.env_index = env_index
         self.pid = pid

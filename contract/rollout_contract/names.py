@@ -100,5 +100,7 @@ def trajectory_base(group_number: int, worker_index: int, attempt: int) -> int:
     `group_number` is the group's position in the sorted list of group names (0..7); the result is a non-negative int64.
     """
     if not (0 <= group_number < 8 and 0 <= worker_index < 1 << 14 and 0 <= attempt < 1 << 14):
-        raise ValueError(f"no trajectory ids for group {group_number}, worker {worker_index}, attempt {attempt}")
+        raise ValueError(
+            f"no trajectory ids for group {group_number}, worker {worker_index}, attempt {attempt}"
+        )
     return group_number << 60 | worker_index << 46 | attempt << 32

@@ -46,7 +46,11 @@ MAX_DOCUMENT_BYTES = 96 * 1024
 
 class _Part(BaseModel):
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", arbitrary_types_allowed=False
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="forbid",
+        arbitrary_types_allowed=False,
     )
 
 
@@ -128,9 +132,10 @@ def to_env(document: WorkerDocument) -> dict[str, str]:
     """The variables that carry a document. SpecError if it is over MAX_DOCUMENT_BYTES."""
     text = document.model_dump_json(by_alias=True, exclude_none=True)
     if (size := len(text.encode())) > MAX_DOCUMENT_BYTES:
-        raise SpecError(
-            [Fault("spec", None, f"a worker's part of the job takes {size} bytes of at most {MAX_DOCUMENT_BYTES}: shorten kwargs")]
+        message = (
+            f"a worker's part of the job takes {size} bytes of at most {MAX_DOCUMENT_BYTES}: shorten kwargs"
         )
+        raise SpecError([Fault("spec", None, message)])
     return {WORKER: text}
 
 
@@ -138,11 +143,14 @@ def from_env(environ: Mapping[str, str]) -> WorkerDocument:
     """The document of a process' environment. SpecError that names the variable and every fault."""
     text = environ.get(WORKER)
     if text is None:
-        raise SpecError([Fault(WORKER, None, f"the variable {WORKER} is not set: a worker is started by the operator")])
+        raise SpecError(
+            [Fault(WORKER, None, f"the variable {WORKER} is not set: a worker is started by the operator")]
+        )
     try:
         return WorkerDocument.model_validate_json(text)
     except ValidationError as error:
         faults = [
-            Fault(f"{WORKER}.{'.'.join(map(str, e['loc']))}", None, e["msg"]) for e in error.errors(include_input=False)
+            Fault(f"{WORKER}.{'.'.join(map(str, e['loc']))}", None, e["msg"])
+            for e in error.errors(include_input=False)
         ]
         raise SpecError(faults) from error
