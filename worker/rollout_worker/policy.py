@@ -5,8 +5,8 @@ What a policy may be:
 
 - a TensorDict module (has `in_keys` and `out_keys`), or a callable whose only parameter is named `td` or `tensordict`:
   called with a TensorDict of batch size `[num_envs]`, whose `action` (and other new keys) it sets;
-- any other callable: called with one tensor per parameter, taken by name from the observation (`def forward(self, observation)`).
-  It returns the action, a dict with an `action` (and more leaves to record), or a `torch.distributions.Distribution`, of
+- any other callable: called with one tensor per parameter, taken by name from the observation (as in
+  `def forward(self, observation)`). It returns the action, a dict with an `action` (and more leaves to record), or a `torch.distributions.Distribution`, of
   which the action is taken as `exploration` says and `log_prob` recorded.
 """
 
