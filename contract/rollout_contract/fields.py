@@ -21,6 +21,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from rollout_contract import names, quantities
+from rollout_contract.faults import shown
 
 MAX_FRAMES = 2**53 - 1
 """JSON readers that keep numbers as doubles are exact up to here."""
@@ -97,6 +98,32 @@ def whole(pattern: str) -> str:
     return f"^({ascii_only})$"
 
 
+PATTERN_MEANINGS = {
+    RESOURCE_NAME: "a name of lower-case letters, digits, - and . that starts and ends with a letter or digit",
+    LABEL_NAME: "a name of lower-case letters, digits and - that starts and ends with a letter or digit",
+    DATA_KEY: "a key of letters, digits, -, _ and .",
+    HOST: "a host name or an address, without scheme, user and port",
+    CONSUMER_GROUP: "a name of letters, digits, -, _ and . that starts and ends with a letter or digit",
+    CAMEL_CASE: "one word, as reasons are written (OOMKilled, Evicted)",
+    CONDITION_TYPE: "the type of a pod condition, such as DisruptionTarget",
+    MANAGER: f"a domain and a name, such as {names.OPERATOR_NAME}",
+    TIME: "a time in RFC 3339, such as 2026-01-01T10:00:00Z",
+    whole(
+        names.JOB_NAME.pattern
+    ): "a name of at most 40 lower-case letters, digits and - (RFC 1035) that starts with "
+    "a letter and ends with a letter or digit",
+    whole(
+        names.NAMESPACE.pattern
+    ): "a name of at most 63 lower-case letters, digits and - (RFC 1123) that starts and "
+    "ends with a letter or digit",
+    whole(
+        names.WORKER_GROUP_NAME.pattern
+    ): "a name of at most 12 lower-case letters and digits, without -, that starts with a letter",
+    whole(names.ENTRYPOINT.pattern): "module:attribute, such as my_envs.cheetah:make_env",
+}
+"""What a pattern means in words, for messages."""
+
+
 class Model(BaseModel):
     """Base of every model: camelCase outside, snake_case inside, unknown fields refused, no conversions, immutable.
 
@@ -154,7 +181,7 @@ def _size_between(low: int, high: int) -> AfterValidator:
         if not low <= quantities.parse(value) <= high:
             limits = f"{quantities.format_bytes(low)} to {quantities.format_bytes(high)}"
             raise PydanticCustomError(
-                "size", "{reason}", {"reason": f"{value!r} is out of range: write a size of {limits}"}
+                "size", "{reason}", {"reason": f"{shown(value)} is out of range: write a size of {limits}"}
             )
         return value
 
@@ -166,10 +193,21 @@ FrameSize = Annotated[Quantity, _size_between(MIN_BYTES, MAX_FRAME_BYTES)]
 SharedMemorySize = Annotated[Quantity, _size_between(MIN_SHARED_MEMORY, MAX_BYTES)]
 
 
+def _amount(value: str | int) -> str | int:
+    if quantities.parse(value) < 0:
+        reason = f"{shown(value)} is negative: write 0 or more"
+        raise PydanticCustomError("amount", "{reason}", {"reason": reason})
+    return value
+
+
+Amount = Annotated[Quantity, AfterValidator(_amount)]
+"""Of a resource that a container asks for or may use."""
+
+
 def _ratio(value: str | int) -> str | int:
     if not 0 < quantities.parse(value) <= MAX_VERSIONS:
         raise PydanticCustomError(
-            "ratio", "{reason}", {"reason": f"{value!r} is out of range: write a number over 0"}
+            "ratio", "{reason}", {"reason": f"{shown(value)} is out of range: write a number over 0"}
         )
     return value
 

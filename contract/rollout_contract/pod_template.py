@@ -12,12 +12,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rollout_contract import quantities
-from rollout_contract.fields import MAX_CONTAINERS, Items, LabelName, Name, OpenModel, Quantity
+from rollout_contract.fields import MAX_CONTAINERS, Amount, Items, LabelName, Name, OpenModel
 
 WORKER_CONTAINER = "worker"
+RESERVED_ENV = "ROLLOUT_"
+"""Variables of this prefix are set by the platform (`podenv`)."""
 _GPU = re.compile(r"[^/]+/(gpu|mig-)[^/]*")
 
-ResourceList = Annotated[dict[str, Quantity], Field(max_length=16)]
+ResourceList = Annotated[dict[str, Amount], Field(max_length=16)]
 
 
 class Resources(OpenModel):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from rollout_contract.faults import shown
+
 Quantity = str | int
 
 MAX_LENGTH = 32
@@ -58,7 +60,7 @@ def to_bytes(quantity: Quantity) -> int:
     """Whole bytes of a size, rounded up as Kubernetes does. ValueError for what is no quantity, or negative."""
     value = parse(quantity)
     if value < 0:
-        raise ValueError(f"{quantity!r} is negative: a size is 0 or more")
+        raise ValueError(f"{shown(quantity)} is negative: a size is 0 or more")
     return -(-value.numerator // value.denominator)
 
 

@@ -319,3 +319,11 @@ class RolloutJob(Model):
                 f"RolloutJob {self.metadata.namespace}/{self.metadata.name} has no metadata.uid yet"
             )
         return names.JobRef(namespace=self.metadata.namespace, name=self.metadata.name, uid=self.metadata.uid)
+
+
+def desired_replicas(spec: RolloutJobSpec, group: WorkerGroup) -> int:
+    """Workers that a group should have while the job runs: its `replicas`, or the job's if it is elastic, in its bounds."""
+    wanted = spec.replicas if group.elastic else group.replicas
+    wanted = 1 if wanted is None else wanted
+    wanted = max(wanted, group.min_replicas)
+    return wanted if group.max_replicas is None else min(wanted, group.max_replicas)
