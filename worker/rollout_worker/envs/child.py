@@ -1,0 +1,261 @@
+"""The child process: a stepper over a slice of the environments, driven by the words of the control page.
+
+Started by `processes.Crew`; makes its environments, says what they are, maps the arena it is handed, and then
+does one command after another until it is told to close, or its parent is gone. It loads numpy and what the
+environments load, never torch by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, assert_never
+
+from rollout_worker.envs.arena import ArenaPlan, ControlPage, SharedArena
+from rollout_worker.envs.calls import answer
+from rollout_worker.envs.commands import (
+    Call,
+    Close,
+    Command,
+    Cut,
+    Outcome,
+    Remap,
+    Request,
+    Reset,
+    Step,
+    decode,
+)
+from rollout_worker.envs.describe import EnvDescription
+from rollout_worker.envs.factory import Recipe
+from rollout_worker.envs.faults import EnvFault, fault_of
+from rollout_worker.envs.launch import Descriptor
+from rollout_worker.envs.native import open_session
+from rollout_worker.envs.orphans import die_with_parent
+from rollout_worker.envs.stepper import Doing, Progress, StepFailed, Stepper, StepRules, built
+
+FIRST = 1
+"""Number of the command that nobody gives: make the environments and say what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSetup:
+    """Everything a child is born with. `indices` are its environments, counted over the vector env."""
+
+    position: int
+    num_processes: int
+    num_envs: int
+    indices: range
+    recipes: tuple[Recipe, ...]
+    first_env_index: int
+    rules: StepRules
+    num_threads: int
+    spin_s: float
+    parent_pid: int
+    is_direct_child: bool
+    control: Descriptor
+    wake: Descriptor
+    done: Descriptor
+    conn: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of a child: what its environments are."""
+
+    descriptions: tuple[EnvDescription, ...]
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A command failed; the child goes on to listen, the parent decides."""
+
+    faults: tuple[EnvFault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command gives back beside the block: leaves that are no tensors, or the results of a call."""
+
+    payload: Any
+
+
+def run(setup: ChildSetup) -> None:
+    """The target of the process."""
+    _settle(setup)
+    control = ControlPage(setup.num_envs, setup.num_processes, setup.control.fd)
+    progress = Progress(memoryview(control.progress[setup.position]))
+    try:
+        sessions = built(
+            lambda index: open_session(
+                setup.recipes[index - setup.indices.start], setup.first_env_index + index
+            ),
+            setup.indices,
+            progress,
+            os.getpid(),
+        )
+        stepper = Stepper(
+            sessions, first_env=setup.indices.start, control=control, progress=progress, rules=setup.rules
+        )
+    except StepFailed as failure:
+        _reply(setup, control, Outcome.FAILED)
+        setup.conn.send(Failed(failure.faults))
+        return
+    _limit_threads(setup.num_threads)
+    progress.rest()
+    _reply(setup, control, Outcome.ANSWERED)
+    setup.conn.send(Answer(Hello(tuple(session.description for session in sessions), os.getpid())))
+    _Listener(setup, control, progress, stepper).listen()
+
+
+def _reply(setup: ChildSetup, control: ControlPage, outcome: Outcome) -> None:
+    """Answer the unspoken first command: to make the environments."""
+    words = control.reply[setup.position]
+    words[1] = outcome
+    words[0] = FIRST
+    os.eventfd_write(setup.done.fd, 1)
+
+
+def _settle(setup: ChildSetup) -> None:
+    """Ctrl-C is the parent's business; SIGTERM ends us; a dead parent ends us too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent(setup.parent_pid, is_direct_child=setup.is_direct_child)
+    _limit_threads(setup.num_threads)
+
+
+def _limit_threads(num_threads: int) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(num_threads)
+
+
+class _Listener:
+    """The loop: wait for a command's number, do it, write the reply, wake the parent."""
+
+    def __init__(self, setup: ChildSetup, control: ControlPage, progress: Progress, stepper: Stepper) -> None:
+        self._setup = setup
+        self._command = memoryview(control.command[setup.position])
+        self._reply = memoryview(control.reply[setup.position])
+        self._progress = progress
+        self._stepper = stepper
+        self._conn = setup.conn
+        self._objects: _ObjectLeaves | None = None
+
+    def listen(self) -> None:
+        wake, done = self._setup.wake.fd, self._setup.done.fd
+        command_words, reply = self._command, self._reply
+        number = FIRST
+        while True:
+            self._await(number)
+            os.eventfd_read(wake)
+            number = command_words[0]
+            command = decode(tuple(command_words[1:6]))  # type: ignore[arg-type]
+            outcome, message = self._do(command)
+            self._progress.rest()
+            reply[1] = outcome
+            reply[0] = number
+            os.eventfd_write(done, 1)
+            if message is not None:
+                self._conn.send(message)
+            if isinstance(command, Close):
+                return
+
+    def _await(self, number: int) -> None:
+        """Look for the next command for a moment before sleeping: waking up costs more than a short look."""
+        spin_s = self._setup.spin_s
+        if spin_s <= 0:
+            return
+        words, deadline = self._command, time.perf_counter() + spin_s
+        while words[0] == number and time.perf_counter() < deadline:
+            pass
+
+    def _do(self, command: Command) -> tuple[Outcome, Failed | Answer | None]:
+        try:
+            payload = self._perform(command)
+        except StepFailed as failure:
+            return Outcome.FAILED, Failed(failure.faults)
+        except Exception as error:  # our own fault: say so instead of dying without a word
+            fault = fault_of(error, env_index=None, pid=os.getpid(), call=type(command).__name__.lower())
+            return Outcome.FAILED, Failed((fault,))
+        return (Outcome.DONE, None) if payload is None else (Outcome.ANSWERED, Answer(payload))
+
+    def _perform(self, command: Command) -> Any:
+        match command:
+            case Step():
+                self._stepper.step(command)
+                return self._objects.after_step(command) if self._objects else None
+            case Reset():
+                self._stepper.reset()
+                return self._objects.of_carry() if self._objects else None
+            case Cut():
+                self._stepper.cut(command)
+                return self._objects.of_carry() if self._objects else None
+            case Remap():
+                self._remap()
+            case Call():
+                request = self._conn.recv()
+                assert isinstance(request, Request)
+                self._progress.note(Doing.CALL, 0)
+                return answer(request, self._stepper.sessions, self._stepper.first_env)
+            case Close():
+                self._stepper.close()
+            case _:
+                assert_never(command)
+        return None
+
+    def _remap(self) -> None:
+        plan: ArenaPlan = self._conn.recv()
+        with _socket_of(self._conn) as channel:
+            _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+        try:
+            arena = SharedArena(plan, fds[0])
+        finally:
+            os.close(fds[0])
+        self._stepper.map(arena)
+        rows = slice(self._setup.indices.start, self._setup.indices.stop)
+        self._objects = _ObjectLeaves(arena, rows) if plan.layout.objects else None
+
+
+class _ObjectLeaves:
+    """Copies of the leaves that are no tensors, to be sent beside the block: (block, key, first frame, values)."""
+
+    def __init__(self, arena: SharedArena, rows: slice) -> None:
+        self._arena, self._rows = arena, rows
+
+    def of_carry(self) -> list[tuple[int, Any, int, Any]]:
+        carry = self._arena.carry
+        return [(-1, key, 0, carry.arrays[key][self._rows]) for key in carry.layout.objects]
+
+    def after_step(self, command: Step) -> list[tuple[int, Any, int, Any]]:
+        block = self._arena.blocks[command.block]
+        layout = block.layout
+        found: list[tuple[int, Any, int, Any]] = []
+        for key in layout.objects:
+            first = command.start if key[0] == "next" else command.start + 1
+            last = command.stop if key[0] == "next" else command.stop + 1
+            found.append((command.block, key, first, block.arrays[key][self._rows, first:last]))
+        return [*found, *self.of_carry()] if command.stop == layout.num_steps else found
+
+
+@contextlib.contextmanager
+def _socket_of(conn: Connection) -> Any:
+    """The socket under a connection, for passing descriptors."""
+    channel = socket.socket(fileno=os.dup(conn.fileno()))
+    try:
+        yield channel
+    finally:
+        channel.close()
+
+
+def send_arena(conn: Connection, plan: ArenaPlan, fd: int) -> None:
+    """The parent's half of `Remap`."""
+    conn.send(plan)
+    with _socket_of(conn) as channel:
+        socket.send_fds(channel, [b"m"], [fd])

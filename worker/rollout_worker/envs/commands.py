@@ -1,0 +1,127 @@
+"""What a vector env asks of its stepper: small frozen records, and the eight words in which they cross to a
+child.
+
+The frequent ones fit the child's row of the control page; what does not fit words (arguments of a call) is
+pickled on the child's own socket, which nobody but the two processes can write to. `Remap`'s memory
+descriptor goes the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias, assert_never
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Reset the environments that the control page's mask marks, with its seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Advance from frame `start` to `stop` of a block, with the actions that lie there.
+
+    `autoreset` resets what ended and writes the next root; without it an ended environment stays where it is.
+    `masked` steps only the environments that the control page's mask marks.
+    """
+
+    block: int
+    start: int
+    stop: int
+    autoreset: bool = True
+    masked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """End every running trajectory at a frame as truncated, and reset all environments with the control page's seeds."""
+
+    block: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remap:
+    """Take another arena: its plan and descriptor come on the socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Do something rare with some environments: the request and its answer go over the socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the environments and end."""
+
+
+Command: TypeAlias = Reset | Step | Cut | Remap | Call | Close
+
+
+class Code(IntEnum):
+    """First word of a command."""
+
+    RESET = 1
+    STEP = 2
+    CUT = 3
+    REMAP = 4
+    CALL = 5
+    CLOSE = 6
+
+
+class Outcome(IntEnum):
+    """First word of a reply."""
+
+    DONE = 1
+    ANSWERED = 2
+    FAILED = 3
+
+
+def encode(command: Command) -> tuple[int, int, int, int, int]:
+    """A command as words."""
+    match command:
+        case Step(block, start, stop, autoreset, masked):
+            return Code.STEP, block, start, stop, autoreset | masked << 1
+        case Reset():
+            return Code.RESET, 0, 0, 0, 0
+        case Cut(block, step):
+            return Code.CUT, block, step, 0, 0
+        case Remap():
+            return Code.REMAP, 0, 0, 0, 0
+        case Call():
+            return Code.CALL, 0, 0, 0, 0
+        case Close():
+            return Code.CLOSE, 0, 0, 0, 0
+        case _:
+            assert_never(command)
+
+
+def decode(words: tuple[int, int, int, int, int]) -> Command:
+    """The command of such words."""
+    code, block, start, stop, flags = words
+    match Code(code):
+        case Code.STEP:
+            return Step(block, start, stop, bool(flags & 1), bool(flags & 2))
+        case Code.RESET:
+            return Reset()
+        case Code.CUT:
+            return Cut(block, start)
+        case Code.REMAP:
+            return Remap()
+        case Code.CALL:
+            return Call()
+        case Code.CLOSE:
+            return Close()
+        case unknown:
+            assert_never(unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `Call` asks for: `name` of each environment in `indices` (counted over the vector env), called if callable."""
+
+    name: str
+    indices: tuple[int, ...]
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()

@@ -1,0 +1,122 @@
+"""Turns what went wrong with environments into the errors a user reads.
+
+A stepper notes a `Fault` per environment: plain text, so that it crosses processes whatever the exception
+was. `error_of` makes one exception of all that failed at once. The last thing in the message is always the
+user's own traceback.
+"""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rollout_contract.errors import ChildLost, EntrypointError, EnvError, StepTimeout
+
+
+class NotAnEnvironment(EntrypointError, TypeError):
+    """A factory gave something that no adapter takes."""
+
+
+class Cause(StrEnum):
+    """What kind of thing went wrong, and so which error it becomes."""
+
+    RAISED = "raised"
+    ENTRYPOINT = "entrypoint"
+    NOT_AN_ENV = "not an environment"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvFault:
+    """One environment's failure: `summary` is one line, `details` the remote traceback (empty where there is none)."""
+
+    cause: Cause
+    env_index: int | None
+    pid: int
+    call: str
+    summary: str
+    details: str = ""
+
+    def __str__(self) -> str:
+        who = "the environments" if self.env_index is None else f"environment {self.env_index}"
+        during = f" during {self.call}" if self.call else ""
+        return f"{who} (pid {self.pid}){during}: {self.summary}"
+
+
+MAX_NAMED = 16
+"""At most so many failures of one call are written out."""
+
+_ORDER = (Cause.NOT_AN_ENV, Cause.ENTRYPOINT, Cause.RAISED, Cause.LOST, Cause.TIMEOUT)
+
+
+def fault_of(error: BaseException, *, env_index: int | None, pid: int, call: str) -> EnvFault:
+    """The fault of an exception that user code let out. Frames of this package above the user's are left out."""
+    cause = Cause.RAISED
+    if isinstance(error, NotAnEnvironment):
+        cause = Cause.NOT_AN_ENV
+    elif isinstance(error, EntrypointError):
+        cause = Cause.ENTRYPOINT
+    text = str(error).strip()
+    summary = type(error).__name__ + (f": {text.splitlines()[0]}" if text else "")
+    return EnvFault(cause, env_index, pid, call, summary, _traceback_text(error))
+
+
+def _traceback_text(error: BaseException) -> str:
+    origin = error.__cause__ if isinstance(error, EntrypointError) and error.__cause__ is not None else error
+    frames = origin.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename) and frames.tb_next is not None:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(origin), origin, frames)).rstrip()
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith((__file__.rpartition("/")[0], "<frozen importlib"))
+
+
+def lost_fault(
+    *, env_index: int | None, pid: int, call: str, exitcode: int | None, num_envs: int
+) -> EnvFault:
+    """The fault of a process that ended although it should not have."""
+    others = f"; it stepped {num_envs} environments" if num_envs > 1 else ""
+    return EnvFault(Cause.LOST, env_index, pid, call, f"the process {ending_of(exitcode)}{others}")
+
+
+def ending_of(exitcode: int | None) -> str:
+    """How a process ended, in words: exit code, or signal by name and number."""
+    if exitcode is None:
+        return "ended"
+    if exitcode >= 0:
+        return f"ended with exit code {exitcode}"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = "signal"
+    hint = " (out of memory is a common cause)" if -exitcode == signal.SIGKILL else ""
+    return f"was killed by {name} ({-exitcode}){hint}"
+
+
+def error_of(faults: Sequence[EnvFault]) -> EnvError | EntrypointError:
+    """One exception for all faults of one call, naming each; its class and attributes are the first cause's."""
+    ordered = sorted(faults, key=lambda fault: (_ORDER.index(fault.cause), fault.env_index or 0))
+    first = ordered[0]
+    if first.cause in (Cause.NOT_AN_ENV, Cause.ENTRYPOINT):
+        ordered = ordered[:1]  # every environment fails alike; once is enough
+    lines = [str(fault) for fault in ordered[:MAX_NAMED]]
+    if len(ordered) > MAX_NAMED:
+        lines.append(f"and {len(ordered) - MAX_NAMED} more")
+    message = (
+        lines[0]
+        if len(lines) == 1
+        else f"{len(ordered)} failures:\n" + "\n".join(f"  {line}" for line in lines)
+    )
+    details = list(dict.fromkeys(fault.details for fault in reversed(ordered[:MAX_NAMED]) if fault.details))
+    if details:
+        message += "\n\n" + "\n\n".join(details)
+    if first.cause in (Cause.NOT_AN_ENV, Cause.ENTRYPOINT):
+        return (NotAnEnvironment if first.cause is Cause.NOT_AN_ENV else EntrypointError)(message)
+    kind = {Cause.LOST: ChildLost, Cause.TIMEOUT: StepTimeout}.get(first.cause, EnvError)
+    return kind(message, env_index=first.env_index, pid=first.pid, call=first.call)

@@ -1,0 +1,162 @@
+"""Starts child processes through multiprocessing, with the three start methods, as cheaply as each allows.
+
+What is special to environments' children: spawn needs neither the resource tracker's process nor, where
+nothing of the user's script is needed, an import of that script; numeric libraries are told their number of
+threads before they load; a script without a main guard ends with one sentence in the parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import context, popen_spawn_posix, process, reduction, spawn, util
+from typing import Any
+
+START_METHODS = ("spawn", "fork", "forkserver")
+
+PROCESS_PREFIX = "rollout-env"
+"""Start of the children's process names."""
+
+NO_MAIN_GUARD = 83
+"""Exit code of a child whose import of the user's script tried to start environments of its own."""
+
+MAIN_GUARD = (
+    "this script starts environments at module level, and every child process imports the script again. "
+    'Put what starts them under\n\n    if __name__ == "__main__":\n'
+)
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+_starting = threading.Lock()
+
+
+class Descriptor:
+    """A file descriptor among a child's arguments: inherited by fork as it is, passed on by spawn and forkserver."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+        return _received, (reduction.DupFd(self.fd),)
+
+
+def _received(handle: Any) -> Descriptor:
+    return Descriptor(handle.detach())
+
+
+_util: Any = util
+"""multiprocessing's helpers; the type stubs know only some of them."""
+
+
+class _SpawnPopen(popen_spawn_posix.Popen):
+    """A fresh interpreter, without a resource tracker; the script is imported only where the process asks for it."""
+
+    _fds: list[int]
+
+    def _launch(self, process_obj: Any) -> None:
+        preparation = spawn.get_preparation_data(process_obj.name)
+        if not process_obj.imports_main:
+            preparation.pop("init_main_from_name", None)
+            preparation.pop("init_main_from_path", None)
+        payload = io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(preparation, payload)
+            reduction.dump(process_obj, payload)
+        finally:
+            context.set_spawning_popen(None)
+        self._exec(payload.getbuffer())
+
+    def _exec(self, payload: memoryview) -> None:
+        sentinel, held_by_child = os.pipe()
+        read_by_child, feed = os.pipe()
+        self.sentinel = sentinel
+        self.finalizer = _util.Finalize(self, _util.close_fds, (sentinel, feed))
+        try:
+            command = spawn.get_command_line(pipe_handle=read_by_child)
+            passed = [*self._fds, read_by_child, held_by_child]
+            self.pid = _util.spawnv_passfds(spawn.get_executable(), command, passed)
+        finally:
+            os.close(read_by_child)
+            os.close(held_by_child)
+        with contextlib.suppress(BrokenPipeError), open(feed, "wb", closefd=False) as stream:
+            stream.write(payload)
+
+
+class _SpawnProcess(context.SpawnProcess):
+    imports_main = True
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802 (multiprocessing's name)
+        return _SpawnPopen(process_obj)
+
+
+class Launcher:
+    """Makes and starts processes with one start method."""
+
+    def __init__(self, start_method: str, *, imports_main: bool, daemon: bool, num_threads: int) -> None:
+        self._start_method = start_method
+        self._context: Any = multiprocessing.get_context(start_method)
+        self._imports_main = imports_main
+        self._daemon = daemon
+        self._num_threads = num_threads
+
+    @property
+    def is_forked_by_caller(self) -> bool:
+        """Whether the kernel's death signal of a child speaks of a thread that lasts: see `orphans`."""
+        return self._start_method == "forkserver" or threading.current_thread() is threading.main_thread()
+
+    def start(self, target: Callable[[Any], None], argument: Any, *, name: str) -> Any:
+        """Start one process. Its sentinel, pid and exit code are multiprocessing's."""
+        refuse_import_of_main()
+        kwargs: dict[str, Any] = {"target": target, "args": (argument,), "name": name, "daemon": self._daemon}
+        if self._start_method == "spawn":
+            child: Any = _SpawnProcess(**kwargs)
+            child.imports_main = self._imports_main
+        else:
+            child = self._context.Process(**kwargs)
+        if self._start_method == "forkserver":
+            self._context.set_forkserver_preload(["rollout_worker.envs.child"])
+        with _starting, _threads_of_children(self._num_threads):
+            child.start()
+        return child
+
+
+@contextlib.contextmanager
+def _threads_of_children(num_threads: int) -> Iterator[None]:
+    """The environment of a process that starts within: the thread variables, set in passing."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(num_threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def refuse_import_of_main() -> None:
+    """Refuse to start environments while multiprocessing imports the user's script into a child.
+
+    A child of ours ends without a word, because its parent knows the exit code; elsewhere this is a
+    RuntimeError.
+    """
+    current = process.current_process()
+    if not getattr(current, "_inheriting", False):
+        return
+    if current.name.startswith(PROCESS_PREFIX):
+        os._exit(NO_MAIN_GUARD)
+    raise RuntimeError(MAIN_GUARD)

@@ -1,0 +1,139 @@
+"""Environments as the stepper sees them: gymnasium's calling convention over numpy, and how to get there from
+a factory.
+
+`Session` is that convention plus a description. A gymnasium environment is one as it stands
+(`GymnasiumSession` binds its methods); an environment of ours brings its own through `native_session`.
+Importing this loads neither torch nor gymnasium.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from rollout_worker.envs import factory
+from rollout_worker.envs.describe import EnvDescription, Key, Kind, LeafSpec, Path, describe_gymnasium
+from rollout_worker.envs.faults import NotAnEnvironment
+
+ACCEPTED = "an EnvBase of rollout_worker.envs or a gymnasium.Env"
+
+
+class Session(Protocol):
+    """One environment, ready to be stepped into a block."""
+
+    description: EnvDescription
+    env: Any
+    """What the factory made: attribute and method calls go there."""
+
+    step: Callable[[Any], tuple[Any, Any, Any, Any, Any]]
+    """`step(action)` gives observation, reward, terminated, truncated and info."""
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> Any:
+        """Reset and give the observation. A seed rewinds the environment's own generator; None goes on with it."""
+
+    def close(self) -> None:
+        """Give back what the environment holds."""
+
+
+class GymnasiumSession:
+    """A gymnasium environment, called directly."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.description = describe_gymnasium(env)
+        self.step: Callable[[Any], tuple[Any, Any, Any, Any, Any]] = env.step
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> Any:
+        """`seed` is handed on only where there is one, so that later episodes go on with the same stream."""
+        observation, _ = self.env.reset(seed=seed, options=options)
+        return observation
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+def gymnasium_env(env_name: str, **kwargs: Any) -> Any:
+    """`gymnasium.make` without its passive checker, which costs more per step than a small environment itself."""
+    import gymnasium
+
+    kwargs.setdefault("disable_env_checker", True)
+    return gymnasium.make(env_name, **kwargs)
+
+
+def open_session(recipe: factory.Recipe, env_index: int) -> Session:
+    """Make an environment and adapt it. Raises NotAnEnvironment for what no adapter takes."""
+    return session_of(factory.make(recipe, env_index))
+
+
+def session_of(env: Any) -> Session:
+    """The session of what a factory made."""
+    native = getattr(env, "native_session", None)
+    if callable(native) and _is_instance(env, "rollout_worker.envs.base", "EnvBase"):
+        session: Session = native()
+        return session
+    if _is_instance(env, "gymnasium", "Env"):
+        return GymnasiumSession(env)
+    raise NotAnEnvironment(f"the factory made {_type_name(env)}; accepted is {ACCEPTED}")
+
+
+def _is_instance(value: Any, module_name: str, class_name: str) -> bool:
+    """isinstance without importing: a value's class cannot come from a module that is not loaded."""
+    module = sys.modules.get(module_name)
+    return module is not None and isinstance(value, getattr(module, class_name))
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
+
+
+ActionReader = Callable[[dict[Key, Any], int], list[Any]]
+
+
+def action_reader(description: EnvDescription) -> ActionReader:
+    """A function that takes the actions of one frame out of a block's arrays, as the environments expect
+    them.
+
+    It gets the action arrays of a slice `[n, num_steps, *shape]` and the frame's index, and gives n actions
+    that share no memory with the block: what an environment does to its action stays with it.
+    """
+    leaves = list(zip(description.action, description.action_paths or ((),), strict=True))
+    if len(leaves) == 1 and leaves[0][1] == ():
+        ((key, spec), _) = leaves[0]
+        column = _column(spec)
+        return lambda arrays, step: column(arrays[key][:, step])
+    columns = [(key, _column(spec), path) for (key, spec), path in leaves]
+
+    def read(arrays: dict[Key, Any], step: int) -> list[Any]:
+        rows = zip(*(column(arrays[key][:, step]) for key, column, _ in columns), strict=True)
+        return [
+            _tree({path: value for (_, _, path), value in zip(columns, row, strict=True)}) for row in rows
+        ]
+
+    return read
+
+
+def _column(spec: LeafSpec) -> Callable[[Any], list[Any]]:
+    start: Any = np.array(spec.start, dtype="int64").reshape(spec.shape) if any(spec.start) else None
+    if spec.kind is Kind.CATEGORICAL and spec.shape == ():
+        shift = int(spec.start[0]) if spec.start else 0
+        return (lambda values: (values + shift).tolist()) if shift else (lambda values: values.tolist())
+    if start is not None:
+        return lambda values: list(values + start)
+    return lambda values: list(values.copy())
+
+
+def _tree(leaves: dict[Path, Any]) -> Any:
+    """The value of a Dict or Tuple space whose leaves lie at these paths."""
+    if () in leaves:
+        return leaves[()]
+    heads: dict[str | int, dict[Path, Any]] = {}
+    for path, value in leaves.items():
+        heads.setdefault(path[0], {})[path[1:]] = value
+    if all(isinstance(head, int) for head in heads):
+        return tuple(_tree(heads[head]) for head in sorted(heads))
+    return {head: _tree(below) for head, below in heads.items()}

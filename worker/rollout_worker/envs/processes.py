@@ -1,0 +1,395 @@
+"""The crew: all child processes of one vector env, and the one place that waits for them.
+
+Gives out commands (one wake-up per process), waits for all replies, deaths and silences at once, and gives
+everything back: processes, descriptors, memory. Knows what a fault is; knows nothing of specs, blocks or
+tensors.
+
+A child answers a command in this order: its reply word (outcome, then the command's number), one count on the
+shared event descriptor, and only then what it has to send on its socket. So nobody waits for a message that
+was not announced.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from rollout_worker.envs.arena import ArenaPlan, ControlPage
+from rollout_worker.envs.child import FIRST, Answer, ChildSetup, Failed, Hello, run, send_arena
+from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, Request, encode
+from rollout_worker.envs.factory import Entrypoint, Recipe
+from rollout_worker.envs.faults import Cause, EnvFault, ending_of, error_of
+from rollout_worker.envs.launch import MAIN_GUARD, NO_MAIN_GUARD, PROCESS_PREFIX, Descriptor, Launcher
+from rollout_worker.envs.memory import memory_file
+from rollout_worker.envs.stepper import Doing, StepRules, read_progress
+
+LOOK_S = 0.2
+"""A silent wait looks at the children's progress this often."""
+
+GATHER_S = 0.5
+"""After a failure, the others get this long to report theirs of the same call, and again to close their environments."""
+
+MESSAGE_S = 10.0
+"""A message that a child has announced must arrive within this."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrewSettings:
+    """How the children run. Durations in seconds; `num_threads` is each child's."""
+
+    num_processes: int
+    start_method: str = "spawn"
+    daemon: bool = False
+    num_threads: int = 1
+    spin_s: float = 0.0
+    start_timeout_s: float = 120.0
+    step_timeout_s: float = 60.0
+    close_timeout_s: float = 5.0
+
+
+@dataclass(slots=True)
+class _Child:
+    position: int
+    indices: range
+    conn: Connection
+    wake: int
+    process: Any = None
+    pidfd: int = -1
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
+
+    def is_dead(self) -> bool:
+        return bool(_readable([self.pidfd], 0.0))
+
+
+class Crew:
+    """Running children. Made by `Crew.start`; ends with `close` or `kill`, after which nothing of it is left."""
+
+    def __init__(self, settings: CrewSettings, num_envs: int) -> None:
+        self.settings = settings
+        self.control_fd = memory_file(
+            ControlPage(num_envs, settings.num_processes).nbytes, purpose="the control page"
+        )
+        self.children: list[_Child] = []
+        self._number = FIRST
+        self._call = "start"
+        self._done = -1
+        self._epoll: select.epoll | None = None
+        try:
+            self.control = ControlPage(num_envs, settings.num_processes, self.control_fd)
+            self._done = os.eventfd(0, os.EFD_CLOEXEC)
+            self._epoll = select.epoll()
+            self._epoll.register(self._done, select.EPOLLIN)
+        except BaseException:
+            self.kill()
+            raise
+
+    @staticmethod
+    def start(
+        recipes: Sequence[Recipe], settings: CrewSettings, rules: StepRules, *, first_env_index: int = 0
+    ) -> tuple[Crew, list[Hello]]:
+        """Start the children and wait until each has made its environments.
+
+        Raises EnvError, ChildLost, StepTimeout or EntrypointError; then nothing is left running.
+        """
+        crew = Crew(settings, len(recipes))
+        try:
+            crew._launch(recipes, rules, first_env_index)
+            return crew, crew.wait(settings.start_timeout_s)
+        except BaseException:
+            crew.kill()
+            raise
+
+    def order(self, command: Command, *, call: str) -> None:
+        """Give a command to every child. `call` is what errors name it."""
+        self._number += 1
+        self._call = call
+        words = encode(command)
+        rows = self.control.command
+        for child in self.children:
+            row = rows[child.position]
+            row[1:6] = words
+            row[0] = self._number
+            os.eventfd_write(child.wake, 1)
+
+    def wait(self, limit_s: float | None = None) -> list[Any]:
+        """Wait until every child has done the command; gives what each sent beside the block (nothing sent by
+        any: empty).
+
+        A child that does not get on for `limit_s` (by default the step's limit) counts as stuck. Raises the
+        error of whatever failed, after everything has been taken down.
+        """
+        self._await_signals(self.settings.step_timeout_s if limit_s is None else limit_s)
+        outcomes = self.control.reply[:, 1].tolist()
+        if Outcome.FAILED in outcomes:
+            self._fail([])
+        if Outcome.ANSWERED not in outcomes:
+            return []
+        return [
+            self._message(child).payload if outcome == Outcome.ANSWERED else None
+            for child, outcome in zip(self.children, outcomes, strict=True)
+        ]
+
+    def remap(self, plan: ArenaPlan, fd: int) -> None:
+        """Have every child map another arena."""
+        self.order(Remap(), call="start")
+        for child in self.children:
+            with suppress(OSError):  # a dead child is found while waiting
+                send_arena(child.conn, plan, fd)
+        self.wait()
+
+    def call(self, request: Request) -> list[Any]:
+        """Have every child do a request with those of its environments that it names."""
+        self.order(Call(), call=request.name)
+        for child in self.children:
+            with suppress(OSError):  # a dead child is found while waiting
+                child.conn.send(request)
+        return self.wait()
+
+    def close(self) -> None:
+        """Close the environments in order, end the children, give everything back. Bounded by
+        `close_timeout_s`.
+
+        Raises EnvError where an environment failed to close; everything is given back all the same.
+        """
+        faults: list[EnvFault] = []
+        try:
+            if self.children:
+                self.order(Close(), call="close")
+                silent = self._gather(self.settings.close_timeout_s)
+                faults = self._reported()
+                faults += [self._silence_of(child, self.settings.close_timeout_s) for child in silent]
+        finally:
+            self.kill()
+        if faults:
+            raise error_of(faults)
+
+    def kill(self) -> None:
+        """End every child now and give everything back. Safe at any point of a start, and twice."""
+        children, self.children = self.children, []
+        for child in children:
+            if child.pidfd >= 0:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+        for child in children:
+            if child.process is not None:
+                child.process.join(self.settings.close_timeout_s)
+                with suppress(ValueError):
+                    child.process.close()
+            child.conn.close()
+            _close(child.wake, child.pidfd)
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+        _close(self._done, self.control_fd)
+        self._done = self.control_fd = -1
+
+    def _launch(self, recipes: Sequence[Recipe], rules: StepRules, first_env_index: int) -> None:
+        settings = self.settings
+        launcher = Launcher(
+            settings.start_method,
+            imports_main=not all(isinstance(recipe, Entrypoint) for recipe in recipes),
+            daemon=settings.daemon,
+            num_threads=settings.num_threads,
+        )
+        assert self._epoll is not None
+        for position, indices in enumerate(shares(len(recipes), settings.num_processes)):
+            ours, theirs = Pipe(duplex=True)
+            child = _Child(position, indices, ours, os.eventfd(0, os.EFD_CLOEXEC))
+            self.children.append(child)
+            setup = ChildSetup(
+                position=position,
+                num_processes=settings.num_processes,
+                num_envs=len(recipes),
+                indices=indices,
+                recipes=tuple(recipes[indices.start : indices.stop]),
+                first_env_index=first_env_index,
+                rules=rules,
+                num_threads=settings.num_threads,
+                spin_s=settings.spin_s,
+                parent_pid=os.getpid(),
+                is_direct_child=launcher.is_forked_by_caller,
+                control=Descriptor(self.control_fd),
+                wake=Descriptor(child.wake),
+                done=Descriptor(self._done),
+                conn=theirs,
+            )
+            try:
+                name = f"{PROCESS_PREFIX}-{indices.start}..{indices.stop - 1}"
+                child.process = launcher.start(run, setup, name=name)
+            finally:
+                theirs.close()
+            child.pidfd = os.pidfd_open(child.pid)
+            self._epoll.register(child.pidfd, select.EPOLLIN)
+        os.close(self.control_fd)
+        self.control_fd = -1
+
+    def _await_signals(self, limit_s: float) -> None:
+        """Wait for one count of each child. A death, or a silence of `limit_s`, ends in the error of it."""
+        assert self._epoll is not None
+        missing = len(self.children)
+        poll, done = self._epoll.poll, self._done
+        watch: _Watch | None = None
+        while missing:
+            events = poll(LOOK_S)
+            has_death = False
+            for fd, _ in events:
+                if fd == done:
+                    missing -= os.eventfd_read(done)
+                else:
+                    has_death = True
+            if has_death and missing:
+                self._fail([])
+            if not events:
+                watch = watch or _Watch(self.control, limit_s)
+                silent = watch.look(child for child in self.children if not self._has_replied(child))
+                if silent:
+                    self._fail([self._silence_of(child, limit_s) for child in silent])
+
+    def _has_replied(self, child: _Child) -> bool:
+        return int(self.control.reply[child.position, 0]) == self._number
+
+    def _gather(self, limit_s: float) -> list[_Child]:
+        """Give children the time to reply; gives those that neither did nor died."""
+        deadline = time.monotonic() + limit_s
+        pending = self.children
+        while True:
+            pending = [child for child in pending if not self._has_replied(child) and not child.is_dead()]
+            left = deadline - time.monotonic()
+            if not pending or left <= 0:
+                return pending
+            if self._done in _readable([self._done, *(child.pidfd for child in pending)], min(left, LOOK_S)):
+                os.eventfd_read(self._done)
+
+    def _fail(self, faults: list[EnvFault]) -> NoReturn:
+        """Find all that failed in this call, take everything down, raise the error of it."""
+        try:
+            pids = {fault.pid for fault in faults}
+            stuck = [child for child in self.children if child.pid in pids]
+            for child in stuck:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+            self._gather(GATHER_S)
+            lost = [child for child in self.children if child not in stuck and not self._has_replied(child)]
+            faults = [
+                *faults,
+                *self._reported(),
+                *(self._death_of(child) for child in lost if child.is_dead()),
+            ]
+            self.order(Close(), call="close")
+            self._gather(GATHER_S)
+        finally:
+            self.kill()
+        raise error_of(faults)
+
+    def _reported(self) -> list[EnvFault]:
+        """The faults of all children that replied that they failed."""
+        faults: list[EnvFault] = []
+        for child in self.children:
+            if self._has_replied(child) and self.control.reply[child.position, 1] == Outcome.FAILED:
+                try:
+                    message = self._receive(child)
+                    faults.extend(message.faults if isinstance(message, Failed) else ())
+                except (EOFError, OSError):
+                    faults.append(self._death_of(child))
+        return faults
+
+    def _message(self, child: _Child) -> Answer:
+        try:
+            message = self._receive(child)
+        except (EOFError, OSError):
+            self._fail([self._death_of(child)])
+        assert isinstance(message, Answer)
+        return message
+
+    def _receive(self, child: _Child) -> Any:
+        """An announced message. Raises EOFError where it does not come: the child died, or stopped in the middle."""
+        if child.conn.fileno() not in _readable([child.conn.fileno(), child.pidfd], MESSAGE_S):
+            raise EOFError
+        return child.conn.recv()
+
+    def _death_of(self, child: _Child) -> EnvFault:
+        child.process.join(1.0)
+        exitcode = child.process.exitcode
+        if exitcode == NO_MAIN_GUARD:
+            raise RuntimeError(MAIN_GUARD)
+        index, call = self._busy(child)
+        text = f"the process that steps {_span(child.indices)} {ending_of(exitcode)}"
+        return EnvFault(Cause.LOST, index, child.pid, call, text)
+
+    def _silence_of(self, child: _Child, limit_s: float) -> EnvFault:
+        index, call = self._busy(child)
+        return EnvFault(
+            Cause.TIMEOUT, index, child.pid, call, f"no answer within {limit_s:g} s; its process was killed"
+        )
+
+    def _busy(self, child: _Child) -> tuple[int | None, str]:
+        """Which environment a child was busy with, and the call."""
+        doing, row = read_progress(int(self.control.progress[child.position, 0]))
+        if doing is Doing.IDLE:
+            return (child.indices.start if len(child.indices) == 1 else None), self._call
+        return child.indices.start + row, self._call if doing is Doing.CALL else doing.name.lower()
+
+
+class _Watch:
+    """Notices a child whose progress word does not change for as long as the limit."""
+
+    def __init__(self, control: ControlPage, limit_s: float) -> None:
+        self._control, self._limit_s = control, limit_s
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._begin = time.monotonic() - LOOK_S
+
+    def look(self, children: Iterable[_Child]) -> list[_Child]:
+        """Those of the children that have been silent for too long."""
+        now = time.monotonic()
+        silent = []
+        for child in children:
+            word = int(self._control.progress[child.position, 0])
+            seen, since = self._seen.get(child.position, (word, self._begin))
+            if seen != word:
+                since = now
+            self._seen[child.position] = (word, since)
+            if now - since >= self._limit_s:
+                silent.append(child)
+        return silent
+
+
+def shares(num_envs: int, num_processes: int) -> list[range]:
+    """Contiguous, even shares of the environments, the larger ones first."""
+    small, larger = divmod(num_envs, num_processes)
+    ranges, start = [], 0
+    for position in range(num_processes):
+        stop = start + small + (position < larger)
+        ranges.append(range(start, stop))
+        start = stop
+    return ranges
+
+
+def _span(indices: range) -> str:
+    if len(indices) == 1:
+        return f"environment {indices.start}"
+    return f"environments {indices.start} to {indices.stop - 1}"
+
+
+def _readable(fds: Sequence[int], timeout_s: float) -> set[int]:
+    """Which of these descriptors can be read (a pidfd: whose process ended) within the time."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll(timeout_s * 1000)}
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,607 @@
+"""The vector env: `num_envs` environments stepped at once, straight into the blocks of an arena. The
+collector's interface.
+
+`open_envs` gives one. `SerialVector` steps in the caller's process, `ParallelVector` in children; both follow
+one contract, written at `VectorEnv`, and the same stepper does the work. Tensordicts are not known here:
+`batched` puts them on top.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from multiprocessing.util import Finalize
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from rollout_contract.errors import EnvError, LayoutMismatch
+from rollout_worker.envs.arena import Arena, ArenaPlan, Block, ControlPage, LocalArena, SharedArena
+from rollout_worker.envs.calls import SET_ATTRIBUTE, Result, answer
+from rollout_worker.envs.commands import Cut, Request, Reset, Step
+from rollout_worker.envs.describe import EnvDescription, differences
+from rollout_worker.envs.factory import EnvFactory, Recipe, recipes_of
+from rollout_worker.envs.faults import error_of
+from rollout_worker.envs.launch import START_METHODS, refuse_import_of_main
+from rollout_worker.envs.layout import EPISODE_LENGTH, EPISODE_RETURN, BlockLayout, Leaf, block_layout
+from rollout_worker.envs.native import open_session
+from rollout_worker.envs.processes import Crew, CrewSettings
+from rollout_worker.envs.resources import cpu_count
+from rollout_worker.envs.stepper import Progress, StepFailed, Stepper, StepRules, built
+
+if TYPE_CHECKING:
+    from rollout_worker.envs.specs import Composite
+
+Array = np.ndarray[Any, Any]
+
+MAX_SEED = 2**64 - 1
+
+
+class Episodes(NamedTuple):
+    """Episodes that ended inside a block, in order of step, then of environment; one element per episode.
+
+    `returns` (float64) sums rewards and `lengths` (int64) counts frames since the episode's reset, in earlier
+    blocks too. A trajectory that `cut` ended is not an episode.
+    """
+
+    env_index: Array
+    step: Array
+    returns: Array
+    lengths: Array
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSettings:
+    """What a vector env does, beside which environments it steps."""
+
+    num_steps: int = 1
+    num_blocks: int = 1
+    extra_leaves: tuple[Leaf, ...] = ()
+    first_env_index: int = 0
+    rules: StepRules = field(default_factory=StepRules)
+
+
+class VectorEnv(ABC):
+    """`num_envs` environments and the blocks that they are stepped into.
+
+    The order of use: `start` (done by `open_envs`), `reset`, then for each batch `begin`, `step`… or
+    `step_range`, and at the end `close`. Ended environments are reset at once: `next` of that frame holds the
+    terminal observation, the following root the new one. After the last frame of a block, the following roots
+    wait in the carry until `begin` puts them at frame 0 of a block, so a finished block is never written to
+    again until its index is used again.
+
+    Whatever fails raises EnvError (or ChildLost, StepTimeout, EntrypointError) naming environment, process
+    and call; the vector env is closed by then, says so to every further call with an error of the same class,
+    and can be started again.
+    """
+
+    def __init__(self, recipes: Sequence[Recipe], settings: VectorSettings) -> None:
+        self.num_envs = len(recipes)
+        self.settings = settings
+        self._recipes = tuple(recipes)
+        self._arena: Arena | None = None
+        self._description: EnvDescription | None = None
+        self._failure: BaseException | None = None
+        self._has_begun_step = False
+
+    def start(self) -> Self:
+        """Make the environments and the memory. Raises RuntimeError if they run already."""
+        if not self.is_closed:
+            raise RuntimeError("the environments have been started already; close them first")
+        self._failure = None
+        refuse_import_of_main()
+        try:
+            self._open()
+        except BaseException as error:
+            self._failure = error
+            self._release()
+            raise
+        return self
+
+    @property
+    def is_closed(self) -> bool:
+        """True before `start` and after `close` or a failure."""
+        return self._arena is None
+
+    @property
+    def layout(self) -> BlockLayout:
+        """The layout of every block."""
+        return self._opened().plan.layout
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """The blocks, by index."""
+        return self._opened().blocks
+
+    @property
+    def carry(self) -> Block:
+        """Root observations `[num_envs, 1, …]` that the environments will act on next."""
+        return self._opened().carry
+
+    @property
+    def description(self) -> EnvDescription:
+        """What one environment takes and gives."""
+        if self._description is None:
+            raise RuntimeError("the environments have not been started")
+        return self._description
+
+    @cached_property
+    def observation_spec(self) -> Composite:
+        """The spec of one environment's observation (no batch dimension)."""
+        from rollout_worker.envs.specs import composite_of
+
+        return composite_of(self.description.observation)
+
+    @cached_property
+    def action_spec(self) -> Composite:
+        """The spec of one environment's action, as a composite: `{"action": …}`."""
+        from rollout_worker.envs.specs import composite_of
+
+        return composite_of(self.description.action)
+
+    @cached_property
+    def reward_spec(self) -> Composite:
+        """The spec of one environment's reward, as a composite."""
+        from rollout_worker.envs.specs import composite_of
+
+        return composite_of(self.description.reward)
+
+    @cached_property
+    def done_spec(self) -> Composite:
+        """The spec of one environment's flags, as a composite."""
+        from rollout_worker.envs.specs import composite_of
+
+        return composite_of(self.description.done)
+
+    def reset(
+        self, seeds: Sequence[int | None] | None = None, *, mask: Sequence[bool] | Array | None = None
+    ) -> None:
+        """Reset the environments (those that `mask` marks); their roots go to the carry.
+
+        `seeds` holds one seed or None per environment: a seed rewinds the environment's generator, None goes
+        on with its stream.
+        """
+        self._check_ready()
+        self._put_seeds(seeds, mask)
+        self._run(Reset(), call="reset")
+
+    def begin(self, block: int) -> None:
+        """Put the waiting roots at frame 0 of a block."""
+        arena = self._opened()
+        target, carry = arena.blocks[block], arena.carry
+        for key in target.layout.root_keys:
+            target.arrays[key][:, 0] = carry.arrays[key][:, 0]
+        for group in target.layout.done_groups:
+            for flag in ("done", "terminated", "truncated"):
+                target.arrays[*group, flag][:, 0] = False
+
+    def step(self, block: int, step: int) -> None:
+        """Advance every environment by frame `step` of a block, with the actions that lie there."""
+        self._check_ready()
+        self._run(Step(block, step, step + 1), call="step")
+
+    def step_range(self, block: int, start: int, stop: int) -> None:
+        """Advance through frames `start` to `stop` (excluded) with actions that lie there already: one wake-up for all."""
+        self._check_ready()
+        self._check_range(start, stop)
+        self._run(Step(block, start, stop), call="step")
+
+    def begin_step(self, block: int, start: int, stop: int) -> None:
+        """Like `step_range`, but return at once; `finish_step` waits. Meanwhile only other blocks may be touched."""
+        self._check_ready()
+        self._check_range(start, stop)
+        self._order(Step(block, start, stop), call="step")
+        self._has_begun_step = True
+
+    def finish_step(self) -> None:
+        """Wait for the frames that `begin_step` asked for."""
+        if not self._has_begun_step:
+            self._check_ready()
+            raise RuntimeError("finish_step without begin_step")
+        self._has_begun_step = False
+        self._wait()
+
+    def advance(self, command: Step, *, mask: Sequence[bool] | Array | None = None) -> None:
+        """Do a step command as it is; `mask` is for a masked one. For what is built on top, not for collectors."""
+        self._check_ready()
+        if mask is not None:
+            self._control.mask[:] = mask
+        self._run(command, call="step")
+
+    def cut(self, block: int, step: int, seeds: Sequence[int | None] | None = None) -> None:
+        """End every running trajectory at a frame of a block as truncated, then reset all environments with
+        `seeds`.
+
+        For a new seed epoch: called between batches with the last frame of the block in hand.
+        """
+        self._check_ready()
+        self._put_seeds(seeds, None)
+        self._run(Cut(block, step), call="reset")
+
+    def episodes(self, block: int) -> Episodes:
+        """The episodes that ended inside a block."""
+        arrays = self._opened().blocks[block].arrays
+        lengths = arrays[EPISODE_LENGTH].T
+        step, env_index = np.nonzero(lengths)
+        return Episodes(env_index, step, arrays[EPISODE_RETURN].T[step, env_index], lengths[step, env_index])
+
+    def call(self, name: str, *args: Any, indices: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
+        """The attribute `name` of each environment (or of those in `indices`), called if it can be; one
+        result per environment.
+
+        An exception raised by an environment is raised here, of its own class, with the environment's index
+        in a note.
+        """
+        self._check_ready()
+        chosen = tuple(range(self.num_envs)) if indices is None else tuple(indices)
+        answers = self._call(Request(name, chosen, args, tuple(kwargs.items())))
+        results = {result.env_index: result for result in answers}
+        for index in chosen:
+            if results[index].error is not None:
+                raise _noted(results[index])
+        return [results[index].value for index in chosen]
+
+    def set_attr(self, name: str, value: Any, *, indices: Sequence[int] | None = None) -> None:
+        """Set an attribute of each environment (or of those in `indices`)."""
+        self.call(SET_ATTRIBUTE + name, value, indices=indices)
+
+    def remap(self, *, num_steps: int, num_blocks: int = 1, extra_leaves: Iterable[Leaf] = ()) -> None:
+        """Go on with other blocks. Waiting roots move along; arrays of the old blocks keep their memory and content."""
+        self._check_ready()
+        before = self._opened()
+        self.settings = replace(
+            self.settings, num_steps=num_steps, num_blocks=num_blocks, extra_leaves=tuple(extra_leaves)
+        )
+        self._arena = self._mapped(self._plan())
+        for key, array in before.carry.arrays.items():
+            self._arena.carry.arrays[key][...] = array
+
+    def close(self) -> None:
+        """Close the environments and give everything back. Nothing happens where nothing is open."""
+        if self.is_closed:
+            return
+        try:
+            self._close()
+        finally:
+            self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what the two kinds do differently -------------------------------------------------------------------------
+
+    _control: ControlPage
+
+    @abstractmethod
+    def _open(self) -> None: ...
+
+    @abstractmethod
+    def _mapped(self, plan: ArenaPlan) -> Arena: ...
+
+    @abstractmethod
+    def _order(self, command: Reset | Step | Cut, *, call: str) -> None: ...
+
+    @abstractmethod
+    def _wait(self) -> None: ...
+
+    @abstractmethod
+    def _call(self, request: Request) -> list[Result]: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+    @abstractmethod
+    def _release(self) -> None: ...
+
+    # -- shared ----------------------------------------------------------------------------------------------------
+
+    def _run(self, command: Reset | Step | Cut, *, call: str) -> None:
+        self._order(command, call=call)
+        self._wait()
+
+    def _adopt(self, descriptions: Sequence[EnvDescription]) -> None:
+        """Take the environments' common description. Raises LayoutMismatch naming the one that differs."""
+        first = descriptions[0]
+        for index, each in enumerate(descriptions):
+            found = differences(first, each)
+            if found:
+                raise LayoutMismatch(
+                    f"environment {index}'s", [f"{line} (environment 0 against {index})" for line in found]
+                )
+        for name in ("observation_spec", "action_spec", "reward_spec", "done_spec"):
+            self.__dict__.pop(name, None)
+        self._description = first
+
+    def _plan(self) -> ArenaPlan:
+        settings = self.settings
+        layout = block_layout(
+            self.description,
+            num_envs=self.num_envs,
+            num_steps=settings.num_steps,
+            extra=settings.extra_leaves,
+        )
+        return ArenaPlan(layout, settings.num_blocks)
+
+    def _opened(self) -> Arena:
+        if self._arena is None:
+            raise self._closed_error()
+        return self._arena
+
+    def _check_ready(self) -> None:
+        if self._arena is None:
+            raise self._closed_error()
+        if self._has_begun_step:
+            raise RuntimeError("a step is under way: call finish_step first")
+
+    def _closed_error(self) -> BaseException:
+        failure = self._failure
+        if isinstance(failure, EnvError):
+            return type(failure)(
+                f"the environments were closed after a failure; start them again. It was: {failure}",
+                env_index=failure.env_index,
+                pid=failure.pid,
+                call=failure.call,
+            )
+        return RuntimeError("the environments are closed; start them first")
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start < stop <= self.settings.num_steps:
+            raise ValueError(
+                f"frames {start} to {stop} are not within a block of {self.settings.num_steps} steps"
+            )
+
+    def _put_seeds(self, seeds: Sequence[int | None] | None, mask: Sequence[bool] | Array | None) -> None:
+        control = self._control
+        if seeds is not None and len(seeds) != self.num_envs:
+            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        for seed in seeds or ():
+            if seed is not None and not 0 <= seed <= MAX_SEED:
+                raise ValueError(f"a seed is {seed}; allowed is 0 to {MAX_SEED}")
+        control.mask[:] = True if mask is None else np.asarray(mask, dtype=bool)
+        control.has_seed[:] = [seed is not None for seed in seeds] if seeds is not None else False
+        if seeds is not None:
+            control.seeds[:] = [seed or 0 for seed in seeds]
+
+
+class SerialVector(VectorEnv):
+    """Environments in the caller's process, one after the other. A step that never returns cannot be ended here."""
+
+    def __init__(self, recipes: Sequence[Recipe], settings: VectorSettings) -> None:
+        super().__init__(recipes, settings)
+        self._stepper: Stepper | None = None
+        self._pending: Reset | Step | Cut | None = None
+
+    def _open(self) -> None:
+        self._control = ControlPage(self.num_envs, 1)
+        progress = Progress(memoryview(self._control.progress[0]))
+        first = self.settings.first_env_index
+        try:
+            sessions = built(
+                lambda index: open_session(self._recipes[index], first + index),
+                range(self.num_envs),
+                progress,
+                os.getpid(),
+            )
+        except StepFailed as failure:
+            raise error_of(failure.faults) from failure.cause
+        self._stepper = Stepper(
+            sessions, first_env=0, control=self._control, progress=progress, rules=self.settings.rules
+        )
+        self._adopt([session.description for session in sessions])
+        self._arena = self._mapped(self._plan())
+
+    def _mapped(self, plan: ArenaPlan) -> Arena:
+        assert self._stepper is not None
+        arena = LocalArena(plan)
+        self._stepper.map(arena)
+        return arena
+
+    def _order(self, command: Reset | Step | Cut, *, call: str) -> None:
+        self._pending = command
+
+    def _wait(self) -> None:
+        assert self._stepper is not None
+        try:
+            match self._pending:
+                case Step() as command:
+                    self._stepper.step(command)
+                case Reset():
+                    self._stepper.reset()
+                case Cut() as command:
+                    self._stepper.cut(command)
+        except StepFailed as failure:
+            error = error_of(failure.faults)
+            self._failure = error
+            with suppress(EnvError):
+                self.close()
+            raise error from failure.cause
+
+    def _call(self, request: Request) -> list[Result]:
+        assert self._stepper is not None
+        return answer(request, self._stepper.sessions, 0)
+
+    def _close(self) -> None:
+        assert self._stepper is not None
+        try:
+            self._stepper.close()
+        except StepFailed as failure:
+            raise error_of(failure.faults) from failure.cause
+
+    def _release(self) -> None:
+        self._stepper = None
+        self._arena = None
+        self._has_begun_step = False
+
+
+class ParallelVector(VectorEnv):
+    """Environments in child processes, which write into memory that they share with the caller."""
+
+    def __init__(
+        self, recipes: Sequence[Recipe], settings: VectorSettings, crew_settings: CrewSettings
+    ) -> None:
+        super().__init__(recipes, settings)
+        self.crew_settings = crew_settings
+        self._crew: Crew | None = None
+        self._at_exit: Finalize | None = None
+
+    def _open(self) -> None:
+        rules = replace(self.settings.rules, seed_globals=True)
+        first = self.settings.first_env_index
+        self._crew, hellos = Crew.start(self._recipes, self.crew_settings, rules, first_env_index=first)
+        self._at_exit = Finalize(self, self._crew.kill, exitpriority=100)
+        self._control = self._crew.control
+        self._adopt([description for hello in hellos for description in hello.descriptions])
+        self._arena = self._mapped(self._plan())
+
+    @property
+    def pids(self) -> list[int]:
+        """The children's process ids, in the order of their environments."""
+        return [child.pid for child in self._crew.children] if self._crew is not None else []
+
+    def _mapped(self, plan: ArenaPlan) -> Arena:
+        assert self._crew is not None
+        arena, fd = SharedArena.create(plan)
+        try:
+            self._crew.remap(plan, fd)
+        except BaseException as error:
+            self._failure = error
+            self._release()
+            raise
+        finally:
+            os.close(fd)
+        return arena
+
+    def _order(self, command: Reset | Step | Cut, *, call: str) -> None:
+        assert self._crew is not None
+        self._crew.order(command, call=call)
+
+    def _wait(self) -> None:
+        assert self._crew is not None
+        try:
+            answers = self._crew.wait()
+        except (
+            BaseException
+        ) as error:  # an interrupted wait leaves a reply under way: nothing but closing is safe
+            self._failure = error
+            self._release()
+            raise
+        if answers:
+            self._take_objects(answers)
+
+    def _take_objects(self, answers: list[Any]) -> None:
+        """Put leaves that are no tensors, which came on the sockets, into the blocks."""
+        assert self._crew is not None
+        arena = self._opened()
+        for child, found in zip(self._crew.children, answers, strict=True):
+            rows = slice(child.indices.start, child.indices.stop)
+            for block, key, first, values in found or ():
+                target = arena.carry if block < 0 else arena.blocks[block]
+                target.arrays[key][rows, first : first + values.shape[1]] = values
+
+    def _call(self, request: Request) -> list[Result]:
+        assert self._crew is not None
+        try:
+            return [result for answers in self._crew.call(request) for result in answers or ()]
+        except BaseException as error:
+            self._failure = error
+            self._release()
+            raise
+
+    def _close(self) -> None:
+        assert self._crew is not None
+        self._crew.close()
+
+    def _release(self) -> None:
+        if self._at_exit is not None:
+            self._at_exit.cancel()
+            self._at_exit = None
+        if self._crew is not None:
+            self._crew.kill()
+            self._crew = None
+        self._arena = None
+        self._has_begun_step = False
+
+
+def _noted(result: Result) -> BaseException:
+    assert result.error is not None
+    assert result.fault is not None
+    result.error.add_note(f"raised by {result.fault}\n{result.fault.details}")
+    return result.error
+
+
+def open_envs(
+    factory: EnvFactory | Sequence[EnvFactory],
+    *,
+    num_envs: int,
+    num_steps: int,
+    kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    num_blocks: int = 2,
+    num_processes: int | None = None,
+    start_method: str = "spawn",
+    extra_leaves: Iterable[Leaf] = (),
+    max_frames_per_traj: int | None = None,
+    check_finite: bool = True,
+    first_env_index: int = 0,
+    start_timeout_s: float = 120.0,
+    step_timeout_s: float = 60.0,
+    close_timeout_s: float = 5.0,
+) -> VectorEnv:
+    """Start `num_envs` environments and give them as a running vector env.
+
+    `factory` is an entrypoint `pkg.mod:attr`, a callable, or one of these per environment; called with
+    `kwargs` (one mapping, or one per environment). `num_processes` children step them (None: one per
+    processor, at most `num_envs`; 0: none, the caller's process does). `first_env_index` is added to the
+    index that a factory's `env_index` parameter is handed.
+
+    Raises TypeError or RuntimeError for factories that cannot be used, ValueError for numbers out of range,
+    ConfigurationError where shared memory does not suffice, and what `VectorEnv` names for environments that
+    fail.
+    """
+    _check_counts(num_envs=num_envs, num_steps=num_steps, num_blocks=num_blocks)
+    recipes = recipes_of(factory, num_envs, kwargs, argument="factory")
+    settings = VectorSettings(
+        num_steps=num_steps,
+        num_blocks=num_blocks,
+        extra_leaves=tuple(extra_leaves),
+        first_env_index=first_env_index,
+        rules=StepRules(max_frames_per_traj=max_frames_per_traj, check_finite=check_finite),
+    )
+    if num_processes == 0:
+        return SerialVector(recipes, settings).start()
+    crew_settings = CrewSettings(
+        num_processes=processes_for(num_envs, num_processes),
+        start_method=checked_start_method(start_method),
+        start_timeout_s=start_timeout_s,
+        step_timeout_s=step_timeout_s,
+        close_timeout_s=close_timeout_s,
+    )
+    return ParallelVector(recipes, settings, crew_settings).start()
+
+
+def processes_for(num_envs: int, wanted: int | None) -> int:
+    """How many children step so many environments. Raises ValueError for an impossible wish."""
+    if wanted is None:
+        return min(cpu_count(), num_envs)
+    if not 1 <= wanted <= num_envs:
+        raise ValueError(f"num_processes is {wanted}; allowed is 1 to {num_envs}, the number of environments")
+    return wanted
+
+
+def checked_start_method(start_method: str) -> str:
+    """The start method if there is one of that name. Raises ValueError."""
+    if start_method not in START_METHODS:
+        raise ValueError(f"the start method is {start_method!r}; allowed are {', '.join(START_METHODS)}")
+    return start_method
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} is {count}; it must be at least 1")
