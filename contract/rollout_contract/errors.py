@@ -127,6 +127,16 @@ class JobNotFound(StreamError, LookupError):
     """The server knows no job of that name."""
 
 
+class EpochConflict(StreamError):
+    """The seed was changed meanwhile. `seed` and `epoch` are the current ones."""
+
+    def __init__(self, *, expected: int, seed: int, epoch: int) -> None:
+        self.expected = expected
+        self.seed = seed
+        self.epoch = epoch
+        super().__init__(f"the seed epoch is {epoch}, not {expected}: read the seed and set it again")
+
+
 class RolloutFailed(StreamError):
     """The job failed; what a reader raises once everything that was appended is read. `reason` is the job's."""
 
