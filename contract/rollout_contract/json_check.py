@@ -66,7 +66,7 @@ def _walk(value: object, location: Location, budget: _Budget) -> Iterator[tuple[
                 if isinstance(key, str) and _is_unicode(key):
                     yield from _walk(item, (*location, key), budget)
                 else:
-                    at = (*location, str(key) if isinstance(key, bool | int | float) else "?")
+                    at = (*location, str(key) if _is_plain(key) else "?")
                     yield at, _fault(at, None, f"the key {shown(key)} must be text: put it in quotes")
         case list() | tuple():
             for index, item in enumerate(value):
@@ -75,6 +75,10 @@ def _walk(value: object, location: Location, budget: _Budget) -> Iterator[tuple[
             problem = _problem_of(value)
             if problem:
                 yield location, _fault(location, value, problem)
+
+
+def _is_plain(key: object) -> bool:
+    return key is None or isinstance(key, bool | float) or (isinstance(key, int) and key in _INT64)
 
 
 def _problem_of(value: object) -> str | None:

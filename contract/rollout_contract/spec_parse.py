@@ -64,8 +64,8 @@ def _key(location: Location) -> Location:
 def _schema_faults(error: ValidationError) -> list[tuple[Location, Fault]]:
     faults = []
     for details in error.errors(include_url=False):
-        location = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
-        if _is_consequence(details):
+        location = details["loc"]
+        if _is_said_elsewhere(details):
             continue
         message = _MESSAGES.get(details["type"], _as_pydantic_says)(details)
         value = None if details["type"] == "missing" else safe_value(location, details["input"])
@@ -73,8 +73,10 @@ def _schema_faults(error: ValidationError) -> list[tuple[Location, Fault]]:
     return faults
 
 
-def _is_consequence(details: ErrorDetails) -> bool:
-    """A list whose items are faulty is also reported as too short, by the number of good items."""
+def _is_said_elsewhere(details: ErrorDetails) -> bool:
+    """What is no text or no Unicode was found before; a list with faulty items is also called too short by the good ones."""
+    if details["type"] in ("invalid_key", "string_unicode") or details["loc"][-1:] == ("[key]",):
+        return True
     return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 

@@ -6,6 +6,7 @@ Asked by the operator (`Accepted=False`, reason `NotImplemented`) and by the loc
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import NamedTuple
 
 from rollout_contract.errors import Fault
@@ -70,8 +71,10 @@ def not_built(spec: RolloutJobSpec) -> list[Fault]:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, StrEnum):
+        return value.value
     return value if isinstance(value, str | int) else None
 
 
 def _said(value: object) -> str:
-    return str(value) if isinstance(value, str | int) else "it"
+    return str(value) if isinstance(value, str | int) else "this"
