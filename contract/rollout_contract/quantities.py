@@ -39,16 +39,15 @@ _QUANTITY = re.compile(
 
 def parse(quantity: Quantity) -> Fraction:
     """The exact value of a quantity. ValueError, with what is allowed, for anything else."""
-    if isinstance(quantity, bool) or not isinstance(quantity, str | int):
-        raise ValueError(
-            f"{quantity!r} is no quantity: write a whole number or text such as 500m, 4Gi or 1.5G"
-        )
-    text = str(quantity)
-    match = _QUANTITY.fullmatch(text) if len(text) <= MAX_LENGTH and text.isascii() else None
+    if isinstance(quantity, int) and not isinstance(quantity, bool) and quantity.bit_length() < 64:
+        return Fraction(quantity)
+    match = (
+        _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) and len(quantity) <= MAX_LENGTH else None
+    )
     if match is None:
         raise ValueError(
-            f"{quantity!r} is no quantity: write a number with one of the suffixes "
-            "m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei or none, such as 500m, 4Gi or 1.5G"
+            f"{shown(quantity)} is no quantity: write a whole number, or text with one of the suffixes "
+            "m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei, such as 500m, 4Gi or 1.5G"
         )
     number, suffix = Fraction(match["number"]), match["suffix"]
     if suffix in _SUFFIXES:
