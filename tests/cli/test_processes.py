@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rollout_cli.local.processes import ProcessInfo, descendants_of
+
+SCRIPT = """
+import asyncio, os, subprocess, sys, time
+from rollout_cli.local.processes import adopt_orphans, end_descendants, process_table, reap_orphans
+
+LEAF = "import time; time.sleep(60)"
+PARENT = ("import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', %r], stdout=subprocess.DEVNULL); print(c.pid, flush=True);"
+          "time.sleep(60)") % LEAF
+
+async def main():
+    adopt_orphans()
+    reaper = asyncio.create_task(reap_orphans())
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, stdout=subprocess.PIPE, start_new_session=True)
+    leaf = int(await parent.stdout.readline())
+    parent.kill()
+    code = await parent.wait()
+    while process_table()[leaf].parent != os.getpid():
+        await asyncio.sleep(0.01)
+    if sys.argv[1] == "reap":
+        os.kill(leaf, 9)
+        while leaf in process_table():
+            await asyncio.sleep(0.01)
+        print("reaped", code)
+    else:
+        killed = await end_descendants()
+        print("ended", code, killed == [leaf], leaf in process_table())
+    reaper.cancel()
+
+asyncio.run(asyncio.wait_for(main(), 20))
+"""
+
+
+@pytest.mark.parametrize(("what", "answer"), [("reap", "reaped -9"), ("end", "ended -9 True False")])
+def test_what_a_killed_child_leaves_behind_is_ours(what, answer):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert (done.stdout.strip(), done.stderr) == (answer, "")
+
+
+def test_descendants_are_found_at_any_depth():
+    table = {
+        pid: ProcessInfo(pid, parent, session=1, is_zombie=False)
+        for pid, parent in [(2, 1), (3, 2), (4, 3), (5, 1), (6, 0)]
+    }
+
+    assert [info.pid for info in descendants_of(1, table)] == [2, 5, 3, 4]
+    assert descendants_of(4, table) == []
