@@ -2,26 +2,27 @@
 
 Two doors, over one machinery:
 
-* `ParallelEnv`, `SerialEnv`, `GymEnv`, `EnvBase` and the spec classes: environments with tensordicts in and
-  out, under the names
-  that TorchRL users know.
-* `open_envs(...)`: what a collector uses. It gives a `VectorEnv` over a layout of `[num_envs, num_steps]`
-  blocks:
+* `ParallelEnv`, `SerialEnv`, `GymEnv`, `EnvBase` and the spec classes: environments with tensordicts in and out,
+  under the names that TorchRL users know.
+* `open_envs(...)`: what a collector uses. It gives a running `VectorEnv` over blocks `[num_envs, num_steps]`:
 
-      with open_envs("rollout_worker.envs:GymEnv", kwargs={"env_name": "CartPole-v1"}, num_envs=32,
-      num_steps=64) as envs:
-          envs.reset(seeds)                      # roots wait in the carry
+      with open_envs("my_envs:make", num_envs=32, num_steps=64, num_blocks=2) as envs:
+          envs.reset(seeds)                         # the first observations wait in the carry
           block = envs.blocks[0]
-          envs.begin(block.index)                # carry -> root of frame 0
-          for step in range(64):                 # closed loop: one wake-up per process and step
-              block.arrays["action",][:, step] = policy(block.arrays["observation",][:, step])
-              envs.step(block.index, step)       # fills next of this frame and the root of the following one
-          # open loop: write all actions, then envs.step_range(block.index, 0, 64): one wake-up per process
-          and batch ended = envs.episodes(block.index)     # finished episodes: env, step, return, length for
-          key, dtype, shape, view in block.leaves(): ...     # raw buffers, in the layout's order
+          envs.begin(0)                             # carry -> root of frame 0
+          for step in range(64):                    # closed loop: one wake-up per process and step
+              observation = block.tensors["observation",][:, step]
+              block.tensors["action",][:, step] = policy(observation)
+              envs.step(0, step)                    # next of this frame, root of the following one
+          ended = envs.episodes(0)                  # env_index, step, returns, lengths
+          for key, dtype, shape, view in block.leaves():
+              ...                                   # raw buffers, in the layout's order
 
-Importing this package loads neither torch nor gymnasium; the names below load what they need when first asked
-for.
+  An open loop (random actions) writes all actions of a block first and then calls `envs.step_range(0, 0, 64)`: one
+  wake-up per process and batch. `begin_step` and `finish_step` are its two halves, so that another block can be sent
+  meanwhile. `cut(block, step, seeds)` ends a seed epoch.
+
+Importing this package loads neither torch nor gymnasium; the names below load what they need when first asked for.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollout_worker.envs.layout import BlockLayout as BlockLayout
     from rollout_worker.envs.layout import Leaf as Leaf
+    from rollout_worker.envs.specs import Binary as Binary
+    from rollout_worker.envs.specs import Bounded as Bounded
+    from rollout_worker.envs.specs import Categorical as Categorical
+    from rollout_worker.envs.specs import Composite as Composite
+    from rollout_worker.envs.specs import MultiCategorical as MultiCategorical
+    from rollout_worker.envs.specs import MultiOneHot as MultiOneHot
+    from rollout_worker.envs.specs import NonTensor as NonTensor
+    from rollout_worker.envs.specs import OneHot as OneHot
+    from rollout_worker.envs.specs import Spec as Spec
+    from rollout_worker.envs.specs import Unbounded as Unbounded
     from rollout_worker.envs.vector import Episodes as Episodes
     from rollout_worker.envs.vector import VectorEnv as VectorEnv
     from rollout_worker.envs.vector import open_envs as open_envs
@@ -39,6 +50,16 @@ if TYPE_CHECKING:
 _HOMES = {
     "BlockLayout": "layout",
     "Leaf": "layout",
+    "Binary": "specs",
+    "Bounded": "specs",
+    "Categorical": "specs",
+    "Composite": "specs",
+    "MultiCategorical": "specs",
+    "MultiOneHot": "specs",
+    "NonTensor": "specs",
+    "OneHot": "specs",
+    "Spec": "specs",
+    "Unbounded": "specs",
     "Episodes": "vector",
     "VectorEnv": "vector",
     "open_envs": "vector",

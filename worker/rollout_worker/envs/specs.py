@@ -6,6 +6,7 @@ Everything that users need of specs is here: `Composite`, `Unbounded`, `Bounded`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ __all__ = [
     "Bounded",
     "Categorical",
     "Composite",
+    "EnvSpecs",
     "LeafSpec",
     "MultiCategorical",
     "MultiOneHot",
@@ -146,3 +148,34 @@ def single_or_composite(tree: Composite) -> Spec:
     """What an environment's `action_spec` and `reward_spec` are: the leaf where there is only one, else the tree."""
     leaves = list(tree.leaves())
     return leaves[0][1] if len(leaves) == 1 else tree
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpecs:
+    """The four specs of an environment as trees from the root of its tensordict."""
+
+    observation: Composite
+    full_action: Composite
+    full_reward: Composite
+    full_done: Composite
+
+    @staticmethod
+    def of(description: describe.EnvDescription) -> EnvSpecs:
+        """The specs that a description stands for."""
+        groups = (description.observation, description.action, description.reward, description.done)
+        return EnvSpecs(*(composite_of(leaves) for leaves in groups))
+
+    @property
+    def action(self) -> Spec:
+        """The action's leaf where there is only one, else the tree."""
+        return single_or_composite(self.full_action)
+
+    @property
+    def reward(self) -> Spec:
+        """The reward's leaf where there is only one, else the tree."""
+        return single_or_composite(self.full_reward)
+
+    def expand(self, *shape: int) -> EnvSpecs:
+        """The specs of a batch of such environments."""
+        trees = (self.observation, self.full_action, self.full_reward, self.full_done)
+        return EnvSpecs(*(tree.expand(*shape, *tree.shape) for tree in trees))

@@ -34,7 +34,7 @@ from rollout_worker.envs.resources import cpu_count
 from rollout_worker.envs.stepper import Progress, StepFailed, Stepper, StepRules, built
 
 if TYPE_CHECKING:
-    from rollout_worker.envs.specs import Composite
+    from rollout_worker.envs.specs import Composite, EnvSpecs, Spec
 
 Array = np.ndarray[Any, Any]
 
@@ -130,32 +130,21 @@ class VectorEnv(ABC):
         return self._description
 
     @cached_property
+    def specs(self) -> EnvSpecs:
+        """The specs of one environment, without any batch dimension. Loads torch."""
+        from rollout_worker.envs.specs import EnvSpecs
+
+        return EnvSpecs.of(self.description)
+
+    @property
     def observation_spec(self) -> Composite:
-        """The spec of one environment's observation (no batch dimension)."""
-        from rollout_worker.envs.specs import composite_of
+        """The spec of one environment's observation."""
+        return self.specs.observation
 
-        return composite_of(self.description.observation)
-
-    @cached_property
-    def action_spec(self) -> Composite:
-        """The spec of one environment's action, as a composite: `{"action": …}`."""
-        from rollout_worker.envs.specs import composite_of
-
-        return composite_of(self.description.action)
-
-    @cached_property
-    def reward_spec(self) -> Composite:
-        """The spec of one environment's reward, as a composite."""
-        from rollout_worker.envs.specs import composite_of
-
-        return composite_of(self.description.reward)
-
-    @cached_property
-    def done_spec(self) -> Composite:
-        """The spec of one environment's flags, as a composite."""
-        from rollout_worker.envs.specs import composite_of
-
-        return composite_of(self.description.done)
+    @property
+    def action_spec(self) -> Spec:
+        """The spec of one environment's action: the leaf where there is one, a composite where there are several."""
+        return self.specs.action
 
     def reset(
         self, seeds: Sequence[int | None] | None = None, *, mask: Sequence[bool] | Array | None = None
@@ -315,8 +304,7 @@ class VectorEnv(ABC):
                 raise LayoutMismatch(
                     f"environment {index}'s", [f"{line} (environment 0 against {index})" for line in found]
                 )
-        for name in ("observation_spec", "action_spec", "reward_spec", "done_spec"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("specs", None)
         self._description = first
 
     def _plan(self) -> ArenaPlan:
