@@ -37,6 +37,8 @@ class AppendStatus(StrEnum):
     """A newer attempt of this worker has written."""
     FINISHED = "finished"
     """The job's frames are complete, or the job was ended: nothing was written."""
+    RESEED = "reseed"
+    """The seed epoch was raised meanwhile: nothing was written; end the batch's trajectories and append it again."""
     DROPPED = "dropped"
     """Above the watermark with `onFull: DropNewest`: the batch was counted as dropped, the caller goes on with the next."""
 

@@ -196,13 +196,15 @@ class JobCalls:
             lambda answers: int(answers[0].split()[0]) + 1 if answers[0] else 0,
         )
 
-    def append_args(self, header: BatchHeader, size: int, want: int, record: Heartbeat | None) -> Command:
+    def append_args(
+        self, header: BatchHeader, size: int, want: int, record: Heartbeat | None, *, is_cut: bool
+    ) -> Command:
         """Keys and arguments of the append script, which runs behind the entry's own XADD (see append.lua)."""
         episodes, worker = header.episodes, header.worker
         return (
             len(self._all), *self._all, slot_field(worker.slot), worker.attempt, header.sequence, header.frames, size, want,
             episodes.count, _decimal(episodes.return_sum), episodes.length_sum, header.policy_version[1],
-            heartbeat_text(record) if record else "", *episode_texts(header),
+            heartbeat_text(record) if record else "", "" if is_cut else header.seed_epoch, *episode_texts(header),
         )  # fmt: skip
 
     # --- readers

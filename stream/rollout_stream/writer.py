@@ -115,12 +115,14 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         *,
         want: int = 0,
         heartbeat: Heartbeat | None = None,
+        is_cut: bool = False,
     ) -> AppendReply:
         """Appends one frame and asks for the next `want` frames in the same step.
 
         `frame` is the whole frame, or the buffers that it consists of one after the other (`wire.gather`); it is sent
         from where it lies. OK, DUPLICATE and DROPPED: the batch is done with and `next_sequence` goes on. FULL: nothing
-        was written, the same batch may be appended again. FENCED, FINISHED: the batch is not wanted. Frames of the
+        was written, the same batch may be appended again. RESEED: nothing was written, because the seed epoch is no longer
+        the header's; append the batch again with its trajectories ended and `is_cut`. FENCED, FINISHED: the batch is not wanted. Frames of the
         reservation that this batch did not use are granted again with the next one; `want=0` asks for no more than those.
         ValueError if the header's worker or sequence is not this writer's.
         """
@@ -130,7 +132,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
                 f" whose next sequence is {self.next_sequence}"
             )
         pieces = Pieces(frame if isinstance(frame, list | tuple) else (frame,))
-        reply = self._append(header, pieces, want, heartbeat)
+        reply = self._append(header, pieces, want, heartbeat, is_cut=is_cut)
         if reply.status.value in ("ok", "duplicate", "dropped"):
             self.next_sequence += 1
         return reply
@@ -147,9 +149,9 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
         return self.session.run(self._calls.release(self.worker.slot, self.worker.attempt))
 
     def _append(
-        self, header: BatchHeader, pieces: Pieces, want: int, record: Heartbeat | None
+        self, header: BatchHeader, pieces: Pieces, want: int, record: Heartbeat | None, *, is_cut: bool
     ) -> AppendReply:
-        arguments = self._calls.append_args(header, len(pieces), want, record)
+        arguments = self._calls.append_args(header, len(pieces), want, record, is_cut=is_cut)
         chunks = self._packer.pack_all(
             (
                 ("MULTI",),

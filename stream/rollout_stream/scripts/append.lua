@@ -1,6 +1,7 @@
 -- Runs in one transaction behind `XADD … NOMKSTREAM * b <frame>`: the server has the entry once, without the copies that
 -- an argument of a script costs. Here the entry is accounted for, or taken away again.
--- ARGV: slot, attempt, sequence, frames, bytes, want, episodes, sum of returns, sum of lengths, policy version, heartbeat, episode …
+-- ARGV: slot, attempt, sequence, frames, bytes, want, episodes, sum of returns, sum of lengths, policy version, heartbeat, seed epoch that
+-- the batch ends under ('' = any), episode …
 if redis.call('EXISTS', BATCHES) == 0 then return LOST end
 touch()
 redis.call('XGROUP', 'SETID', BATCHES, LAST, '$')
@@ -32,6 +33,12 @@ end
 if has_ended() or is_complete() then
   drop_entry(id)
   return {'finished', news('finished', 0, 0, slot)}
+end
+
+if ARGV[12] ~= '' and ARGV[12] ~= redis.call('HGET', CONTROL, 'seed_epoch') then
+  -- The batch in hand is the last of its epoch: its writer ends the trajectories in it, and appends it again.
+  drop_entry(id)
+  return {'reseed', news('wait', 0, 0, slot)}
 end
 
 local open, granted, random = reservation_of(slot)
@@ -99,7 +106,7 @@ if tonumber(ARGV[7]) > 0 then
   redis.call('HINCRBYFLOAT', COUNTERS, 'return_sum', ARGV[8])
   count('length_sum', tonumber(ARGV[9]))
   local total = redis.call('HGET', COUNTERS, 'frames')
-  for i = 12, #ARGV do redis.call('RPUSH', EPISODES, ARGV[i] .. total .. '}') end
+  for i = 13, #ARGV do redis.call('RPUSH', EPISODES, ARGV[i] .. total .. '}') end
   redis.call('LTRIM', EPISODES, -tonumber(redis.call('HGET', CONTROL, 'max_episodes') or 1000), -1)
 end
 local newest = tonumber(ARGV[10])
