@@ -258,13 +258,17 @@ def test_strict_freezes_the_number_of_workers(edit, where, suspended, manifest_w
 
 
 @pytest.mark.parametrize("groups", [["cpu"], ["cpu", "gpu", "more"]])
-def test_strict_freezes_the_list_of_groups_also_while_suspended(groups, manifest_with):
+@pytest.mark.parametrize(
+    ("suspended", "words"),
+    [(True, "cannot be changed with determinism Strict"), (False, "only while the job is suspended")],
+)
+def test_strict_freezes_the_list_of_groups_also_while_suspended(groups, suspended, words, manifest_with):
     items = {"cpu": BASE["spec.workerGroups"][0], "gpu": BASE["spec.workerGroups"][1]}
-    state = {"spec.determinism": "Strict", "spec.suspend": True}
+    state = {"spec.determinism": "Strict", "spec.suspend": suspended}
     wanted = {"spec.workerGroups": [items.get(name, {"name": name}) for name in groups]}
 
     (fault,) = faults_of_update(changed(manifest_with, state), changed(manifest_with, {**state, **wanted}))
-    assert "cannot be changed with determinism Strict" in fault.message
+    assert words in fault.message
 
 
 @pytest.mark.parametrize(("suspended", "where"), [(False, ["spec.collector.totalFrames"]), (True, [])])

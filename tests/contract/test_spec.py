@@ -170,6 +170,29 @@ def test_sizes_have_bounds(path, good, bad, faults_of):
         assert list(faults_of({path: value})) == [path], value
 
 
+@pytest.mark.parametrize(("amount", "is_good"), [(0, True), ("500m", True), (-1, False), ("-1Gi", False)])
+def test_resources_are_not_negative(amount, is_good, faults_of):
+    containers = [{"name": "worker", "resources": {"requests": {"cpu": amount}}}]
+    faults = faults_of(
+        {"spec.workerGroups": [{"name": "a", "template": {"spec": {"containers": containers}}}]}
+    )
+
+    assert faults.keys() == (
+        set() if is_good else {"spec.workerGroups[0].template.spec.containers[0].resources.requests.cpu"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "is_good"), [("8", True), (1, True), ("500m", True), (0, False), ("-1", False), ("1G", False)]
+)
+def test_ratios_are_over_zero(ratio, is_good, faults_of):
+    limit = {"type": "SampleToInsert", "samplesPerInsert": ratio, "errorBufferFrames": 4000}
+
+    assert faults_of({"spec.stream.rateLimit": limit}).keys() == (
+        set() if is_good else {"spec.stream.rateLimit.samplesPerInsert"}
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [

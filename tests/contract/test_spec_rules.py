@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollout_contract import fields, spec_rules
+from rollout_contract.model_walk import build_what_is_valid
+from rollout_contract.spec import RolloutJobSpec
 
 GPU = {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
 SPI = {"type": "SampleToInsert", "samplesPerInsert": "8", "errorBufferFrames": 320}
@@ -386,9 +388,6 @@ def test_a_rule_has_two_sides(accepted, refused, faults, faults_of):
 
 def test_every_rule_is_broken_by_some_row(job_with, manifest_with):
     """Each rule function yields a fault for at least one of the refused manifests above."""
-    from rollout_contract.model_walk import build_what_is_valid
-    from rollout_contract.spec import RolloutJobSpec
-
     silent = {rule.__name__ for rule in (*spec_rules.RULES, *spec_rules.GROUP_RULES)}
     for row in ROWS:
         spec = build_what_is_valid(RolloutJobSpec, manifest_with(row.values[1])["spec"], frozenset())
@@ -466,3 +465,13 @@ def test_a_faulty_group_hides_no_rule_of_another(faults_of):
         "spec.workerGroups[0].replicas",
         "spec.workerGroups[1].minReplicas",
     }
+
+
+def test_a_rule_that_reads_what_is_not_there_is_a_fault_of_ours(manifest_with):
+    """Skipping is for specs with faulty fields; in a whole one, the same error must not hide a rule."""
+    document = manifest_with()["spec"]
+    spec = build_what_is_valid(RolloutJobSpec, document, frozenset({("collector", "framesPerBatch")}))
+
+    assert list(spec_rules.faults_of_rules(spec, partial=True)) == []
+    with pytest.raises(AttributeError, match="frames_per_batch"):
+        list(spec_rules.faults_of_rules(spec, partial=False))
