@@ -1,0 +1,94 @@
+"""Whether the gateway lives and can work, and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from fastapi import APIRouter, Depends
+from starlette.responses import JSONResponse, Response
+
+from rollout_api import metrics
+from rollout_api.errors import documented
+from rollout_api.gateway import Allowed, Gateway, TheGateway
+from rollout_api.live import Look
+from rollout_api.models import Health, Live
+from rollout_api.store import LabelSelector, StoreError
+from rollout_api.views import live_of
+from rollout_contract.errors import RolloutError
+from rollout_stream.aio import check_server
+
+logger = logging.getLogger(__name__)
+router = APIRouter(tags=["health"])
+_METRICS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+CHECK_S: Final = 2.0
+MAX_JOBS: Final = 100
+
+
+@router.get("/healthz", summary="Whether the gateway lives")
+async def healthz() -> Health:
+    """Answers as long as the event loop turns. Needs no token."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/readyz",
+    summary="Whether the gateway can work",
+    response_model=Health,
+    responses={503: {"model": Health, "description": "Something that it needs does not answer."}},
+)
+async def readyz(gateway: TheGateway) -> JSONResponse:
+    """Asks the store of jobs and Redis. Needs no token."""
+    checks = {
+        "store": await _checked("the store", gateway.store.check()),
+        "stream": await _checked("Redis", _check_stream(gateway)),
+    }
+    is_ready = all(text == "ok" for text in checks.values())
+    health = Health(status="ok" if is_ready else "failing", checks=checks)
+    return JSONResponse(health.model_dump(mode="json"), 200 if is_ready else 503)
+
+
+async def _check_stream(gateway: Gateway) -> None:
+    await check_server(gateway.stream)
+
+
+async def _checked(what: str, check: Awaitable[None]) -> str:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await check
+    except TimeoutError:
+        return f"no answer within {CHECK_S:g} s"
+    except RolloutError as error:
+        logger.warning("not ready: %s: %s", what, error)
+        return "does not answer"
+    return "ok"
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    dependencies=[Depends(Allowed("list"))],
+    responses=_METRICS | documented(),
+)
+async def get_metrics(gateway: TheGateway) -> Response:
+    """The gateway's own, and the live numbers of jobs (the first hundred)."""
+    return Response(gateway.metrics.exposition(await _live_jobs(gateway)), media_type=metrics.CONTENT_TYPE)
+
+
+async def _live_jobs(gateway: Gateway) -> list[tuple[str, str, Live]]:
+    try:
+        page = await gateway.store.list(None, selector=LabelSelector(), limit=MAX_JOBS)
+    except StoreError as error:
+        logger.warning("no metrics of jobs: %s", error)
+        return []
+    looks = await asyncio.gather(*(gateway.live.get(job.ref) for job in page.jobs))
+    return [
+        (job.metadata.namespace, job.metadata.name, live_of(look))
+        for job, look in zip(page.jobs, looks, strict=True)
+        if isinstance(look, Look)
+    ]

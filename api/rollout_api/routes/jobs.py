@@ -1,0 +1,356 @@
+"""Jobs themselves: list, read, create, patch, delete; and the sugar over `spec.suspend`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.responses import JSONResponse
+
+from rollout_api import bodies
+from rollout_api.conditional import entity_tag
+from rollout_api.errors import Kind, Problem, documented, spec_problem
+from rollout_api.gateway import Allowed, JobName, Namespace, TheGateway, TheJob
+from rollout_api.merge_patch import merged
+from rollout_api.models import JobList, ListMeta
+from rollout_api.store import Conflict, JobPage, JobStore, LabelSelector
+from rollout_contract.errors import Fault, SpecError
+from rollout_contract.json_check import DocumentTooLarge, json_faults
+from rollout_contract.messages import EndKind
+from rollout_contract.spec import RolloutJob, faults_of_update, parse_manifest
+from rollout_contract.status import ConditionType, Reason, is_finished, is_true
+
+router = APIRouter(tags=["jobs"])
+JOBS: Final = "/v1/namespaces/{namespace}/rolloutjobs"
+JOB: Final = JOBS + "/{name}"
+
+MAX_PAGE: Final = 500
+MAX_TRIES: Final = 5
+"""A patch that names no resource version is tried again this often when the job changes under it."""
+
+DryRun = Annotated[
+    Literal["All"] | None,
+    Query(alias="dryRun", description="`All`: check everything and answer as usual, but change nothing."),
+]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs of one page.")]
+Continue = Annotated[
+    str, Query(alias="continue", max_length=1024, description="`metadata.continue` of the page before.")
+]
+Selector = Annotated[
+    str,
+    Query(
+        alias="labelSelector", max_length=1024, description="As for kubectl: `team=rl,tier in (a,b),!old`."
+    ),
+]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match",
+        max_length=256,
+        description="The `ETag` (resource version) that this change is based on.",
+    ),
+]
+
+_MANIFEST_EXAMPLE: Final = {
+    "apiVersion": "rolloutjob.dev/v1alpha1",
+    "kind": "RolloutJob",
+    "metadata": {"name": "cartpole"},
+    "spec": {
+        "env": {
+            "entrypoint": "rollout_worker.envs:GymEnv",
+            "kwargs": {"env_name": "CartPole-v1"},
+            "envsPerWorker": 16,
+        },
+        "policy": {"entrypoint": "policy:make_policy"},
+        "collector": {"framesPerBatch": 4096, "totalFrames": 1000000},
+        "replicas": 2,
+    },
+}
+
+
+def _body(media_types: Sequence[str], content: Mapping[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {name: dict(content) for name in media_types}}}
+
+
+_MANIFEST_BODY: Final = _body(
+    ("application/yaml", "application/json"),
+    {"schema": {"$ref": "#/components/schemas/RolloutJob"}, "example": _MANIFEST_EXAMPLE},
+)
+_PATCH_BODY: Final = _body(
+    (bodies.MERGE_PATCH, "application/json"),
+    {
+        "schema": {"type": "object", "title": "JSON merge patch (RFC 7396)"},
+        "example": {"spec": {"replicas": 4}},
+    },
+)
+
+
+def job_response(job: RolloutJob, status: int = 200) -> JSONResponse:
+    """A job in its YAML shape, with its resource version as the entity tag."""
+    headers = {"etag": entity_tag(job.metadata.resource_version or "")}
+    return JSONResponse(job.to_document(), status, headers)
+
+
+async def _listed(store: JobStore, namespace: str | None, limit: int, token: str, selector: str) -> JobList:
+    try:
+        parsed = LabelSelector.parse(selector)
+    except ValueError as error:
+        raise Problem(Kind.INVALID, f"query.labelSelector: {error}.") from error
+    page: JobPage = await store.list(namespace, selector=parsed, limit=limit, continue_token=token)
+    return JobList(metadata=ListMeta(continue_=page.continue_token), items=list(page.jobs))
+
+
+@router.get(
+    JOBS,
+    summary="List a namespace's jobs",
+    response_model_exclude_none=True,
+    dependencies=[Depends(Allowed("list"))],
+    responses=documented(Kind.INVALID, Kind.UNAVAILABLE),
+)
+async def list_jobs(
+    namespace: Namespace,
+    gateway: TheGateway,
+    limit: Limit = 100,
+    continue_: Continue = "",
+    label_selector: Selector = "",
+) -> JobList:
+    """Jobs in order of their names, a page at a time."""
+    return await _listed(gateway.store, namespace, limit, continue_, label_selector)
+
+
+@router.get(
+    "/v1/rolloutjobs",
+    summary="List the jobs of all namespaces",
+    response_model_exclude_none=True,
+    dependencies=[Depends(Allowed("list"))],
+    responses=documented(Kind.INVALID, Kind.UNAVAILABLE),
+)
+async def list_all_jobs(
+    gateway: TheGateway, limit: Limit = 100, continue_: Continue = "", label_selector: Selector = ""
+) -> JobList:
+    """Jobs in order of namespace and name, a page at a time."""
+    return await _listed(gateway.store, None, limit, continue_, label_selector)
+
+
+@router.post(
+    JOBS,
+    summary="Create a job",
+    status_code=201,
+    response_model=RolloutJob,
+    dependencies=[Depends(Allowed("create"))],
+    responses=documented(
+        Kind.MALFORMED,
+        Kind.ALREADY_EXISTS,
+        Kind.TOO_LARGE,
+        Kind.UNSUPPORTED_MEDIA,
+        Kind.SPEC_INVALID,
+        Kind.UNAVAILABLE,
+    ),
+    openapi_extra=_MANIFEST_BODY,
+)
+async def create_job(
+    request: Request, namespace: Namespace, gateway: TheGateway, dry_run: DryRun = None
+) -> JSONResponse:
+    """The body is the manifest. Everything that is wrong with it is listed, each with its path."""
+    document = await bodies.read_manifest(request)
+    job = parse_manifest(_in_namespace(document, namespace))
+    created = await gateway.store.create(job, dry_run=dry_run is not None)
+    response = job_response(created, 201)
+    response.headers["location"] = JOB.format(namespace=namespace, name=created.metadata.name)
+    return response
+
+
+def _in_namespace(document: object, namespace: str) -> object:
+    """The manifest with the path's namespace where it names none. Fault where it names another."""
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(metadata, dict):
+        return document
+    written = metadata.get("namespace")
+    if written is not None and written != namespace:
+        message = f"the path says {namespace}: write the same here, or leave it out"
+        raise SpecError([Fault("metadata.namespace", written, message)])
+    return document | {"metadata": metadata | {"namespace": namespace}}
+
+
+@router.get(
+    JOB,
+    summary="Read a job",
+    response_model=RolloutJob,
+    dependencies=[Depends(Allowed("get"))],
+    responses=documented(Kind.NOT_FOUND, Kind.UNAVAILABLE),
+)
+async def get_job(job: TheJob) -> JSONResponse:
+    """The job as it is kept: what is wanted (`spec`) and what was seen (`status`). Live numbers: `/status`."""
+    return job_response(job)
+
+
+@router.patch(
+    JOB,
+    summary="Change a job",
+    response_model=RolloutJob,
+    dependencies=[Depends(Allowed("patch"))],
+    responses=documented(
+        Kind.MALFORMED,
+        Kind.NOT_FOUND,
+        Kind.CONFLICT,
+        Kind.PRECONDITION_FAILED,
+        Kind.TOO_LARGE,
+        Kind.UNSUPPORTED_MEDIA,
+        Kind.SPEC_INVALID,
+        Kind.IMMUTABLE,
+        Kind.UNAVAILABLE,
+    ),
+    openapi_extra=_PATCH_BODY,
+)
+async def patch_job(
+    request: Request,
+    namespace: Namespace,
+    name: JobName,
+    gateway: TheGateway,
+    dry_run: DryRun = None,
+    if_match: IfMatch = None,
+) -> JSONResponse:
+    """A JSON merge patch of spec, labels and annotations, such as `{"spec": {"replicas": 4}}`.
+
+    With `metadata.resourceVersion` in the patch (409), or `If-Match` (412), it is refused if the job has changed since.
+    """
+    patch = await bodies.read_merge_patch(request)
+    _check_patch(patch)
+    job = await _patched(
+        gateway.store, namespace, name, patch, dry_run=dry_run is not None, if_match=_tag_of(if_match)
+    )
+    return job_response(job)
+
+
+def _check_patch(patch: Mapping[str, Any]) -> None:
+    try:
+        faults = list(json_faults(patch).values())
+    except DocumentTooLarge as error:
+        faults = [error.fault]
+    if "status" in patch:
+        faults.append(Fault("status", None, "is written by the operator alone: leave it out"))
+    if "metadata" in patch and not isinstance(patch["metadata"], dict):
+        faults.append(Fault("metadata", patch["metadata"], "must be a mapping"))
+    if faults:
+        raise spec_problem(faults)
+
+
+def _tag_of(header: str | None) -> str | None:
+    return None if header is None or header.strip() == "*" else header.strip().strip('"')
+
+
+async def _patched(
+    store: JobStore,
+    namespace: str,
+    name: str,
+    patch: Mapping[str, Any],
+    *,
+    dry_run: bool = False,
+    if_match: str | None = None,
+) -> RolloutJob:
+    """The job after the patch. One that names no version is put on the newest, again where that was overtaken."""
+    named = patch.get("metadata", {}).get("resourceVersion")
+    tries = 1 if named is not None or if_match is not None else MAX_TRIES
+    while True:
+        tries -= 1
+        old = await store.get(namespace, name)
+        version = old.metadata.resource_version or ""
+        if if_match is not None and if_match != version:
+            raise Problem(
+                Kind.PRECONDITION_FAILED,
+                f"The job's resource version is {version}, not {if_match[:64]}: read it again.",
+                members={"resourceVersion": version},
+            )
+        if named is not None and named != version:
+            raise _changed(version)
+        new = parse_manifest(merged(old.to_document(), patch))
+        if faults := faults_of_update(old, new):
+            raise spec_problem(faults, Kind.IMMUTABLE)
+        try:
+            return await store.patch(namespace, name, patch, resource_version=version, dry_run=dry_run)
+        except Conflict as error:
+            if tries == 0:
+                raise _changed(None) from error
+
+
+def _changed(version: str | None) -> Problem:
+    now = f" Its resource version is {version} now." if version else ""
+    return Problem(
+        Kind.CONFLICT,
+        f"The job was changed meanwhile.{now} Read it again and repeat the change.",
+        members={"resourceVersion": version} if version else {},
+    )
+
+
+@router.delete(
+    JOB,
+    summary="Delete a job",
+    response_model=RolloutJob,
+    dependencies=[Depends(Allowed("delete"))],
+    responses=documented(
+        Kind.NOT_FOUND, Kind.CONFLICT, Kind.PRECONDITION_FAILED, Kind.UNSUPPORTED, Kind.UNAVAILABLE
+    ),
+)
+async def delete_job(
+    namespace: Namespace, name: JobName, gateway: TheGateway, if_match: IfMatch = None
+) -> JSONResponse:
+    """Ask for the job's end: workers are drained and its data goes with it. Answers the job as it was."""
+    version = _tag_of(if_match)
+    try:
+        job = await gateway.store.delete(namespace, name, resource_version=version)
+    except Conflict as error:
+        if version is None:
+            raise
+        raise Problem(Kind.PRECONDITION_FAILED, str(error)) from error
+    return job_response(job)
+
+
+@router.post(
+    JOB + "/suspend",
+    summary="Suspend a job",
+    tags=["lifecycle"],
+    response_model=RolloutJob,
+    dependencies=[Depends(Allowed("patch"))],
+    responses=documented(Kind.NOT_FOUND, Kind.CONFLICT, Kind.IMMUTABLE, Kind.UNAVAILABLE),
+)
+async def suspend_job(namespace: Namespace, name: JobName, gateway: TheGateway) -> JSONResponse:
+    """Workers finish their batches and go; everything else stays. `Suspended` is True once none is left."""
+    return job_response(await _patched(gateway.store, namespace, name, {"spec": {"suspend": True}}))
+
+
+@router.post(
+    JOB + "/resume",
+    summary="Resume a job",
+    tags=["lifecycle"],
+    response_model=RolloutJob,
+    dependencies=[Depends(Allowed("patch"))],
+    responses=documented(Kind.NOT_FOUND, Kind.CONFLICT, Kind.IMMUTABLE, Kind.UNAVAILABLE),
+)
+async def resume_job(namespace: Namespace, name: JobName, gateway: TheGateway) -> JSONResponse:
+    """Workers are made again, and go on where the job was."""
+    return job_response(await _patched(gateway.store, namespace, name, {"spec": {"suspend": False}}))
+
+
+@router.post(
+    JOB + "/complete",
+    summary="Complete a job with the frames it has",
+    tags=["lifecycle"],
+    status_code=202,
+    response_model=RolloutJob,
+    dependencies=[Depends(Allowed("patch"))],
+    responses=documented(Kind.NOT_FOUND, Kind.NOT_POSSIBLE, Kind.UNAVAILABLE),
+)
+async def complete_job(job: TheJob, gateway: TheGateway) -> JSONResponse:
+    """No further batch is taken, readers come to their end, and the job becomes Complete."""
+    if is_true(job.status, ConditionType.FAILED):
+        raise Problem(Kind.NOT_POSSIBLE, "The job has failed; a finished job stays as it is.")
+    if not is_finished(job.status):
+        control = gateway.control(job)
+        await control.finish(
+            EndKind.FINISHED, reason=Reason.COMPLETED_BY_REQUEST, message="asked for at the gateway"
+        )
+        if (await control.read_control()).ended == EndKind.FAILED:
+            raise Problem(Kind.NOT_POSSIBLE, "The job has failed; a finished job stays as it is.")
+        gateway.live.forget(job.ref)
+    return job_response(job, 202)
