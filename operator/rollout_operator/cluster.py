@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from rollout_contract.errors import RolloutError
+from rollout_contract.status import Reason
 from rollout_operator.pods import PodView
 
 Document = dict[str, Any]
@@ -76,10 +77,10 @@ class ClusterError(RolloutError, RuntimeError):
 class PodRefused(ClusterError):
     """The cluster does not take a pod: a quota, an admission rule, a field that it does not know.
 
-    `reason` is one CamelCase word for a condition.
+    `reason` is what the condition says: PodRejected, QuotaExceeded, SecretMissing, CreateFailed.
     """
 
-    def __init__(self, message: str, *, reason: str = "PodRefused") -> None:
+    def __init__(self, message: str, *, reason: Reason = Reason.CREATE_FAILED) -> None:
         super().__init__(message)
         self.reason = reason
 

@@ -12,10 +12,8 @@ from typing import Any
 
 from rollout_contract import names
 from rollout_contract.names import Slot, WorkerId
+from rollout_contract.pod_template import WORKER_CONTAINER
 from rollout_operator.times import to_seconds
-
-WORKER_CONTAINER = "worker"
-"""Name of the container that runs the worker; in a template with one container its name does not matter."""
 
 ANNOTATION_COUNTED = f"{names.GROUP_NAME}/counted"
 """Set on a pod that has ended: what its end was counted as, and its number (`failure:3`)."""
@@ -60,11 +58,14 @@ class PodView:
     """
     message: str = ""
     """The worker's last words, or the cluster's text to the reason."""
+    pod_reason: str = ""
+    """Why the pod as a whole failed, where the cluster ended it (`Evicted`)."""
     deletion_requested: float | None = None
     """When its deletion was asked for."""
     grace_s: float = 60.0
     """How long it may take to end once deletion was asked for."""
     node: str = ""
+    container: str = WORKER_CONTAINER
     image: str = ""
     conditions: tuple[PodCondition, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -131,10 +132,12 @@ class PodView:
                 waiting.get("message"),
                 _unscheduled(conditions).message,
             )[:MAX_MESSAGE_CHARS],
+            pod_reason=status.get("reason") or "",
             # The API server writes the time at which the grace ends.
             deletion_requested=None if deletion is None else deletion - grace,
             grace_s=float(grace),
             node=spec.get("nodeName", ""),
+            container=name,
             image=_image(spec, name),
             conditions=conditions,
             annotations={

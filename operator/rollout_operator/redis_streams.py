@@ -1,0 +1,153 @@
+"""The streams of jobs on Redis, through `rollout_stream.aio`: one session per server, one round trip per look.
+
+Holds connections and two caches (what a server said of itself, when keys were renewed); losing them costs a round trip.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rollout_contract.errors import RolloutError, StateLost, StreamError
+from rollout_contract.keys import JobKeys
+from rollout_contract.messages import EndKind, EndMarker
+from rollout_contract.names import Slot, WorkerId
+from rollout_contract.spec import CleanupPolicy, RolloutJob
+from rollout_operator import shares
+from rollout_operator.cluster import JobKey
+from rollout_operator.observed import StreamFacts, StreamTrouble
+from rollout_operator.settings import OperatorSettings
+from rollout_operator.troubles import trouble_of, trouble_of_server
+from rollout_stream.aio import AsyncSession, Control, check_server
+from rollout_stream.connection import ServerAddress
+from rollout_stream.progress import Progress
+from rollout_stream.session import Backoff
+
+PATIENCE_S = 3.0
+"""How long one call waits for a server that is away; the queue comes back to the job anyway."""
+SERVER_CHECK_S = 30.0
+"""What a server said of itself is believed for so long."""
+MAX_TOUCH_S = 600.0
+
+
+class RedisStreams:
+    """`Streams` over real servers. `reach` says where a job's server is and with which password."""
+
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        *,
+        reach: Callable[[RolloutJob], ServerAddress],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._reach = reach
+        self._clock = clock
+        self._sessions: dict[ServerAddress, AsyncSession] = {}
+        self._checked: dict[ServerAddress, tuple[float, StreamTrouble | None]] = {}
+        self._touched: dict[JobKey, tuple[str, float]] = {}
+
+    async def look(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
+        """See `Streams`."""
+        try:
+            progress = await self._control(job).read_progress()
+            await self._keep_alive(job)
+        except StateLost:
+            return await self._look_unopened(job)
+        except StreamError as error:
+            return trouble_of(error)
+        return facts_of(job, progress)
+
+    async def open(self, job: RolloutJob) -> None:
+        """See `Streams`."""
+        await self._control(job).open_job(shares.stream_settings(job))
+
+    async def tune(self, job: RolloutJob) -> None:
+        """See `Streams`."""
+        control = self._control(job)
+        await control.set_limits(shares.stream_limits(job.spec))
+        await control.set_total(job.spec.collector.total_frames)
+
+    async def finish(self, job: RolloutJob, marker: EndMarker) -> None:
+        """See `Streams`. After the end, keys live on for `keyTTLSecondsAfterFinished`, unless they are to stay."""
+        control, kind = self._control(job), EndKind(marker.kind)
+        await control.finish(kind, reason=marker.reason, message=marker.message)
+        redis = job.spec.redis
+        if kind is not EndKind.SUSPENDED and redis.cleanup_policy is not CleanupPolicy.RETAIN:
+            await control.expire(redis.key_ttl_seconds_after_finished)
+
+    async def reopen(self, job: RolloutJob) -> None:
+        """See `Streams`."""
+        await self._control(job).reopen()
+
+    async def release(self, job: RolloutJob, worker: WorkerId) -> None:
+        """See `Streams`."""
+        await self._control(job).release(worker)
+
+    async def forget(self, key: JobKey) -> None:
+        """See `Streams`."""
+        self._touched.pop(key, None)
+
+    async def close(self) -> None:
+        """See `Streams`."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
+
+    def _control(self, job: RolloutJob) -> Control:
+        address = self._reach(job)
+        if address not in self._sessions:
+            self._sessions[address] = AsyncSession(address, backoff=Backoff(PATIENCE_S))
+        return Control(self._sessions[address], job.ref)
+
+    async def _look_unopened(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
+        """Before anything is put on a server, it must be one that keeps it."""
+        address, now = self._reach(job), self._clock()
+        when, trouble = self._checked.get(address, (float("-inf"), None))
+        if now - when > SERVER_CHECK_S or trouble is not None:
+            try:
+                info = await check_server(self._sessions[address])
+            except RolloutError as error:
+                return trouble_of(error)
+            trouble = trouble_of_server(info, trust_unknown_eviction=self._settings.trust_unknown_eviction)
+            self._checked[address] = (now, trouble)
+        return trouble or StreamFacts(is_open=False, key=JobKeys.of(job.ref).batches)
+
+    async def _keep_alive(self, job: RolloutJob) -> None:
+        key = JobKey(job.metadata.namespace, job.metadata.name)
+        every = min(MAX_TOUCH_S, job.spec.redis.key_ttl_seconds_after_finished / 4)
+        uid, when = self._touched.get(key, ("", 0.0))
+        if job.status.completion_time is None and (uid != job.ref.uid or self._clock() - when > every):
+            await self._control(job).touch()
+            self._touched[key] = (job.ref.uid, self._clock())
+
+
+def facts_of(job: RolloutJob, progress: Progress) -> StreamFacts:
+    """What the planner goes by, of everything that the stream says."""
+    counters, control = progress.counters, progress.control
+    is_in_tune = (
+        control.limits == shares.stream_limits(job.spec)
+        and progress.total_frames == job.spec.collector.total_frames
+    )
+    return StreamFacts(
+        is_open=True,
+        key=JobKeys.of(job.ref).batches,
+        frames=counters.frames,
+        total_frames=progress.total_frames,
+        in_tune=is_in_tune or (control.end is not None and control.end.kind != EndKind.SUSPENDED),
+        episodes=counters.episodes,
+        dropped_frames=counters.dropped_frames,
+        unacked_frames=counters.unacked_frames,
+        unacked_bytes=counters.unacked_bytes,
+        max_unacked_frames=control.limits.max_unacked_frames,
+        is_backpressured=progress.is_full,
+        last_frame_time=counters.last_append or None,
+        end=control.end,
+        heartbeats={Slot(beat.group, beat.index): beat for beat in progress.workers},
+        attempts=progress.attempts,
+        reservations=progress.reservations,
+        newest_version=progress.newest_version,
+        seed=control.seed,
+        seed_epoch=control.seed_epoch,
+        server_time=progress.time,
+    )

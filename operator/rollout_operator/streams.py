@@ -1,0 +1,42 @@
+"""What the reconcile loop needs of the data plane: the port, which tests fake. `redis_streams` implements it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rollout_contract.messages import EndMarker
+from rollout_contract.names import WorkerId
+from rollout_contract.spec import RolloutJob
+from rollout_operator.cluster import JobKey
+from rollout_operator.observed import StreamFacts, StreamTrouble
+
+
+class Streams(Protocol):
+    """The streams of all jobs. All but `look` raise StreamError and its kinds when the stream does not do it.
+
+    Every call is bounded in time and may be repeated.
+    """
+
+    async def look(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
+        """The job's facts, read in one round trip; keeps its keys alive. Never raises StreamError."""
+
+    async def open(self, job: RolloutJob) -> None:
+        """Make the job's keys, or find them as they are."""
+
+    async def tune(self, job: RolloutJob) -> None:
+        """Bring limits and total frames in line with the spec."""
+
+    async def finish(self, job: RolloutJob, marker: EndMarker) -> None:
+        """End the stream for readers and writers; `suspended` can be taken back. An ended one stays as it is."""
+
+    async def reopen(self, job: RolloutJob) -> None:
+        """Take a `suspended` end back."""
+
+    async def release(self, job: RolloutJob, worker: WorkerId) -> None:
+        """Free the open reservation of the worker's slot, and refuse what this attempt may still send."""
+
+    async def forget(self, key: JobKey) -> None:
+        """The job is gone: drop what is held in memory for it."""
+
+    async def close(self) -> None:
+        """Close every connection."""
