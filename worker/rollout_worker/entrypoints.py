@@ -46,7 +46,7 @@ def resolve(entrypoint: str, *, field: str) -> Callable[..., Any]:
         raise EntrypointError(
             f"{field} is {entrypoint!r}, which is a {kind}: it must be a function or class to call"
         )
-    return target  # type: ignore[no-any-return]
+    return target
 
 
 def _import_failure(entrypoint: str, module_name: str, error: Exception, *, field: str) -> str:

@@ -6,8 +6,8 @@ What a policy may be:
 - a TensorDict module (has `in_keys` and `out_keys`), or a callable whose only parameter is named `td` or `tensordict`:
   called with a TensorDict of batch size `[num_envs]`, whose `action` (and other new keys) it sets;
 - any other callable: called with one tensor per parameter, taken by name from the observation (as in
-  `def forward(self, observation)`). It returns the action, a dict with an `action` (and more leaves to record), or a `torch.distributions.Distribution`, of
-  which the action is taken as `exploration` says and `log_prob` recorded.
+  `def forward(self, observation)`). It returns the action, a dict with an `action` (and more leaves to record), or a
+  `torch.distributions.Distribution`, of which the action is taken as `exploration` says and `log_prob` recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -27,7 +26,7 @@ from torch.distributions import Distribution
 
 from rollout_contract.errors import ConfigurationError, PolicyError
 from rollout_contract.spec import Exploration
-from rollout_worker.envs.specs import Composite, TensorSpec
+from rollout_worker.envs.specs import Composite
 
 Key = tuple[str, ...]
 Views = Mapping[Key, Tensor]
@@ -84,22 +83,28 @@ class BlockPolicy(Protocol):
         """Write actions (and outputs) of the steps `start..stop-1`; one step at a time unless `is_open_loop`."""
 
 
-@dataclass(frozen=True)
 class RandomPolicy:
-    """Draws from the action spec, whatever is observed. What a policy would record beside the action is zero."""
+    """Draws from the action spec, whatever is observed. Outputs of another policy that it stands in for are zero."""
 
-    action_spec: TensorSpec
-    is_open_loop: bool = True
+    is_open_loop = True
 
-    @property
-    def outputs(self) -> Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]:
-        """None of its own."""
-        return {}
+    def __init__(self, action_spec: Composite, *, stands_in_for: BlockPolicy | None = None) -> None:
+        self._leaves = tuple(action_spec.leaves())
+        self.outputs: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]] = (
+            stands_in_for.outputs if stands_in_for is not None else {}
+        )
 
     def act(self, views: Views, start: int, stop: int) -> None:
-        """Draw the actions of all environments for the steps `start..stop-1`."""
-        actions = views[ACTION][:, start:stop]
-        actions.copy_(self.action_spec.rand(actions.shape[:2]))
+        """Draw the actions of all environments for the steps `start..stop-1`, step by step.
+
+        One draw per step, so that the data does not depend on how many steps are asked for at once.
+        """
+        for step in range(start, stop):
+            for key, spec in self._leaves:
+                column = views[key][:, step]
+                column.copy_(spec.rand(column.shape[:1]))
+            for key in self.outputs:
+                views[key][:, step] = 0
 
 
 class ModulePolicy:
@@ -112,7 +117,7 @@ class ModulePolicy:
         policy: Callable[..., Any],
         *,
         observation_spec: Composite,
-        action_spec: TensorSpec,
+        action_spec: Composite,
         num_envs: int,
         exploration: Exploration,
         device: torch.device,
@@ -121,10 +126,10 @@ class ModulePolicy:
         self.device = device
         self.exploration = exploration
         self.num_envs = num_envs
-        self._action_spec = action_spec
-        self._observation_keys = tuple(_leaf_keys(observation_spec))
+        self._actions = {key: tuple(spec.shape) for key, spec in action_spec.leaves()}
+        self._observation_keys = tuple(key for key, _ in observation_spec.leaves())
         self._call = _caller_of(policy, self._observation_keys, exploration)
-        self.outputs = self._find_outputs(observation_spec)
+        self.outputs: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]] = self._find_outputs(observation_spec)
 
     def act(self, views: Views, start: int, stop: int) -> None:
         """Call the policy for step `start` (`stop` is `start + 1`), and write what it returns."""
@@ -160,15 +165,18 @@ class ModulePolicy:
     def _find_outputs(self, observation_spec: Composite) -> dict[Key, tuple[torch.dtype, tuple[int, ...]]]:
         """Call the policy once on zeros, leaving the random state as it was, to learn what it records."""
         state = torch.get_rng_state()
-        zeros = {k: _leaf(observation_spec, k).zero((self.num_envs,)) for k in self._observation_keys}
+        zeros = {key: spec.zero((self.num_envs,)) for key, spec in observation_spec.leaves()}
         try:
             result = self._run(zeros)
         finally:
             torch.set_rng_state(state)
-        action = result.pop(ACTION, None)
-        if action is None:
-            raise ConfigurationError(f"the policy returned {sorted(map(_dotted, result))}, but no 'action'")
-        self._fitted(ACTION, action, (self.num_envs, *self._action_spec.shape))
+        for key, shape in self._actions.items():
+            action = result.pop(key, None)
+            if action is None:
+                raise ConfigurationError(
+                    f"the policy returned {sorted(map(_dotted, result))}, but no {_dotted(key)!r}"
+                )
+            self._fitted(key, action, (self.num_envs, *shape))
         for key, value in result.items():
             if value.ndim == 0 or value.shape[0] != self.num_envs:
                 raise ConfigurationError(
@@ -191,7 +199,7 @@ def open_policy(
     policy: object,
     *,
     observation_spec: Composite,
-    action_spec: TensorSpec,
+    action_spec: Composite,
     num_envs: int,
     exploration: Exploration = Exploration.RANDOM,
     device: torch.device | None = None,
@@ -273,15 +281,6 @@ def _as_leaves(returned: object, exploration: Exploration) -> dict[Key, Tensor]:
 def _items(data: TensorDictBase) -> Iterator[tuple[Key, Tensor]]:
     for key, value in data.items(include_nested=True, leaves_only=True):
         yield (key,) if isinstance(key, str) else tuple(key), value
-
-
-def _leaf_keys(spec: Composite) -> Iterator[Key]:
-    for key in spec.keys(include_nested=True, leaves_only=True):
-        yield (key,) if isinstance(key, str) else tuple(key)
-
-
-def _leaf(spec: Composite, key: Key) -> TensorSpec:
-    return spec[key]
 
 
 def _dotted(key: Key) -> str:

@@ -28,6 +28,10 @@ class StopRequest:
         """Whether the worker was asked to stop."""
         return self._event.is_set()
 
+    def is_set(self) -> bool:
+        """The same, under the name by which waits in the stream ask."""
+        return self._event.is_set()
+
     def request(self, signal_number: int | None = None) -> None:
         """Ask the worker to stop at the next step boundary."""
         if not self._event.is_set():
@@ -35,9 +39,9 @@ class StopRequest:
             self._since = time.monotonic()
             self._event.set()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until a stop is requested, at most `timeout_s` seconds; whether it was."""
-        return self._event.wait(timeout_s)
+    def wait(self, timeout: float) -> bool:
+        """Wait until a stop is requested, at most `timeout` seconds; whether it was."""
+        return self._event.wait(timeout)
 
     def may_finish_batch(self) -> bool:
         """Whether a batch in hand may still be finished: within half of the grace time, the rest is for the way out."""

@@ -1,0 +1,135 @@
+"""The worker program: builds everything once, runs the loop, ends with a code and last words.
+
+The only place that builds things. Order: the children start first and make their environments while this process loads
+torch and the policy; what can be wrong with the job is found before the first frame.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from rollout_contract import podenv
+from rollout_contract.exits import ExitCode
+from rollout_contract.podenv import WorkerDocument
+from rollout_worker.entrypoints import add_code_dirs
+from rollout_worker.health import Vitals, serve_health
+from rollout_worker.last_words import exit_code_of, leave, text_of
+from rollout_worker.shutdown import StopRequest, stop_on_signals
+
+if TYPE_CHECKING:
+    from rollout_worker.envs.vector import VectorEnv
+
+log = logging.getLogger("rollout_worker")
+
+_SILENT_EXTRA_S = 60.0
+"""How much longer than one step of an environment the loop may be silent before the health endpoint says so."""
+_DEFAULT_LOG = "/dev/termination-log"
+
+
+def main() -> int:
+    """Run the worker of this process' environment; its exit code (see `exits`)."""
+    faulthandler.enable()
+    logging.basicConfig(
+        level=os.environ.get("ROLLOUT_LOG_LEVEL", "INFO"), format=_LOG_FORMAT, stream=sys.stderr
+    )
+    words_path = os.environ.get(
+        podenv.TERMINATION_LOG, _DEFAULT_LOG if os.path.exists(_DEFAULT_LOG) else None
+    )
+    secrets = (os.environ.get(podenv.REDIS_PASSWORD, ""),)
+    name = "?"
+    try:
+        document = podenv.from_env(os.environ)
+        name = str(document.worker)
+        return _run(document, os.environ)
+    except Exception as error:
+        code = exit_code_of(error)
+        words = text_of(error, worker=name, secrets=secrets)
+        leave(words_path, words)
+        shown = "".join(traceback.format_exception(error))
+        for secret in filter(None, secrets):
+            shown = shown.replace(secret, "***")
+        log.error("worker %s ends with code %d\n%s\n%s", name, code, shown.rstrip(), error)
+        return code
+
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def _run(document: WorkerDocument, environ: Mapping[str, str]) -> ExitCode:
+    vitals = Vitals(silent_limit_s=document.env.step_timeout_seconds + _SILENT_EXTRA_S)
+    stop = StopRequest(grace_s=document.grace_seconds)
+    add_code_dirs(document.code_dirs)
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        stack.enter_context(serve_health(document.health, vitals, port_file=environ.get(podenv.HEALTH_FILE)))
+        envs = stack.enter_context(_open_envs(document))
+        finished = _work(document, environ, envs, vitals, stop)
+    if finished:
+        return ExitCode.FINISHED
+    log.info("worker %s drained on signal %s", document.worker, stop.signal_number)
+    return ExitCode.DRAINED
+
+
+def _open_envs(document: WorkerDocument) -> VectorEnv:
+    from rollout_contract.spec import EnvBackend
+    from rollout_worker.envs.vector import open_envs
+
+    env = document.env
+    return open_envs(
+        env.entrypoint,
+        kwargs=env.kwargs or {},
+        num_envs=env.envs_per_worker,
+        num_steps=1,
+        num_blocks=1,
+        num_processes=0 if env.backend is EnvBackend.SERIAL else document.processes,
+        max_frames_per_traj=document.collector.max_frames_per_traj,
+        first_env_index=document.first_env_index,
+        step_timeout_s=env.step_timeout_seconds,
+    )
+
+
+def _work(
+    document: WorkerDocument, environ: Mapping[str, str], envs: VectorEnv, vitals: Vitals, stop: StopRequest
+) -> bool:
+    """Connect, build policy and collector, run the loop. Whether the job's frames are complete."""
+    from rollout_stream.writer import StreamWriter
+    from rollout_worker.assembly import open_collector, open_seeder
+    from rollout_worker.heartbeats import Pulse
+    from rollout_worker.layouts import declare_layouts
+    from rollout_worker.loop import WorkerLoop
+    from rollout_worker.weights import open_loader
+
+    redis = document.redis
+    writer = StreamWriter.connect(
+        redis.url,
+        job=document.job,
+        worker=document.worker,
+        password=environ.get(podenv.REDIS_PASSWORD),
+        ca_file=redis.ca_file,
+        stop=stop,
+    )
+    with writer:
+        collector, policy = open_collector(document, envs, stop)
+        declare_layouts(writer, envs.layout, policy)
+        pulse = Pulse(document, node=environ.get(podenv.NODE_NAME, ""), writer=writer)
+        loop = WorkerLoop(
+            document,
+            writer=writer,
+            collector=collector,
+            loader=open_loader(document, writer, policy),
+            seeder=open_seeder(document),
+            vitals=vitals,
+            stop=stop,
+            beat=pulse.beat,
+        )
+        with pulse.kept(lambda: loop.standing):
+            finished = loop.run()
+            writer.heartbeat(pulse.beat(loop.standing))
+        return finished
