@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 import xxhash
 
 from rollout_contract.errors import FrameError
-from rollout_contract.messages import EpisodeSummary
+from rollout_contract.messages import EpisodeSummary, Layout
 from rollout_contract.names import WorkerId
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
@@ -268,6 +268,15 @@ def split(
         )
         parts.append((part, [_rows(leaf, first, last, num_envs) for leaf in leaves]))
     return parts
+
+
+def layout_of(header: BatchHeader) -> Layout:
+    """What one frame of a batch looks like: per leaf its dtype, and its shape without the batch's dimensions.
+
+    Both sides compare this: a worker declares it before its first batch, a reader checks every batch against it.
+    """
+    dims = len(header.shape)
+    return Layout({b.name: {"dtype": b.dtype, "shape": list(b.shape[dims:])} for b in header.buffers})
 
 
 def _rows(leaf: Leaf, first: int, last: int, num_envs: int) -> Leaf:

@@ -103,7 +103,8 @@ class JobCalls:
     # --- the job's life
 
     def open_job(self, settings: JobSettings) -> ScriptCall[bool]:
-        fields = {**limit_fields(settings.limits), "seed": settings.seed}
+        slots = " ".join(slot_field(slot) for slot in settings.slots)
+        fields = {**limit_fields(settings.limits), "seed": settings.seed, "slots": slots, "notice": ""}
         pairs = [part for pair in fields.items() for part in pair]
         return self._script(
             "opening the job's stream", "open_job",
@@ -218,6 +219,40 @@ class JobCalls:
         return self._script(
             "setting a bad entry aside", "bad", group, entry, reason, size, head, parse=_is_one
         )
+
+    def claim(
+        self, group: str, consumer: str, *, idle_ms: int, most: int, held: Sequence[str]
+    ) -> ScriptCall[list[tuple[str, int]]]:
+        """Answers (entry, times delivered)."""
+        return self._script(
+            "taking over batches", "claim", group, consumer, idle_ms, most, *held,
+            parse=lambda a: [(entry.decode(), int(times)) for entry, times in a],
+        )  # fmt: skip
+
+    def renew(
+        self,
+        group: str,
+        consumer: str,
+        entries: Sequence[str],
+        *,
+        idle_ms: int = 0,
+        deliveries: int | None = None,
+    ) -> ScriptCall[list[str]]:
+        """Answers the entries that the consumer holds no more."""
+        times = "" if deliveries is None else deliveries
+        return self._script(
+            "renewing claims", "renew", group, consumer, idle_ms, times, *entries,
+            parse=lambda a: [entry.decode() for entry in a],
+        )  # fmt: skip
+
+    def leave(self, group: str, consumer: str) -> ScriptCall[bool]:
+        return self._script("leaving the group", "leave", group, consumer, parse=_is_one)
+
+    def drop(self, group: str, entry: str) -> ScriptCall[bool]:
+        return self._script("dropping a stale batch", "drop", group, entry, parse=_is_one)
+
+    def notice(self, text: str) -> ScriptCall[bool]:
+        return self._script("telling the readers", "set_limits", "", "notice", text, parse=_is_one)
 
     # --- weights
 

@@ -109,6 +109,10 @@ class Control:
         """Takes a `suspended` end back when the job resumes."""
         return self.session.run(self._calls.reopen())
 
+    def notify(self, text: str) -> None:
+        """Tells the readers that wait, such as that the job stands still; empty: all is well again."""
+        self.session.run(self._calls.notice(text))
+
     def release(self, worker: WorkerId) -> int:
         """Frees the reservation of a worker that is removed or given up, and refuses what it may still send."""
         return self.session.run(self._calls.release(worker.slot, worker.attempt))

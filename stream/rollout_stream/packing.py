@@ -26,6 +26,10 @@ class Pieces:
     def __len__(self) -> int:
         return self.size
 
+    def joined(self) -> bytes:
+        """The argument as one bytes object, for a client that cannot send it from where it lies."""
+        return b"".join(self.buffers)
+
 
 class CommandPacker:
     """Makes the chunks that the driver writes one after the other."""

@@ -82,6 +82,10 @@ class ControlState:
     ended: str = ""
     """An EndKind, or empty."""
     end: EndMarker | None = None
+    notice: str = ""
+    """What readers are told while nothing comes, such as that the job stands still; empty if all is well."""
+    slots: tuple[Slot, ...] = ()
+    """The job's workers, where their number cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +225,14 @@ def parse_control(fields: Mapping[str, str]) -> ControlState:
             max_episodes=int(fields.get("max_episodes", 2000)),
             claim_idle_seconds=float(fields.get("claim_idle_seconds", 30)),
             max_weights_bytes=_optional(fields.get("max_weights_bytes")),
+            max_staleness=_optional(fields.get("max_staleness")),
+            on_stale=fields.get("on_stale", "Pace"),  # type: ignore[arg-type]
         ),
         ttl_s=int(fields.get("ttl_ms", 0)) / 1000,
         ended=fields.get("ended", ""),
         end=EndMarker.from_json(end) if end else None,
+        notice=fields.get("notice", ""),
+        slots=tuple(slot_of_field(field) for field in fields.get("slots", "").split()),
     )
 
 

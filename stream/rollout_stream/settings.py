@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from rollout_contract.names import Slot
+
 OnFull: TypeAlias = Literal["Block", "DropNewest", "TrimAcked"]
+OnStale: TypeAlias = Literal["Pace", "Drop", "Tag"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,10 @@ class StreamLimits:
     claim_idle_seconds: float = 30.0
     """An entry that its reader has not acked or renewed for so long goes to another reader of the group."""
     max_weights_bytes: int | None = 4 * 1024**3
+    max_staleness: int | None = None
+    """Weights versions that a batch may lag behind."""
+    on_stale: OnStale = "Pace"
+    """Who sees to it: the workers (Pace), the readers, by dropping what is older (Drop), or nobody (Tag)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +49,6 @@ class JobSettings:
     """Every key's time to live, renewed by each append."""
     groups: tuple[str, ...] = ()
     """Consumer groups that exist before the first batch."""
+    slots: tuple[Slot, ...] = ()
+    """The job's workers, where their number cannot change (`determinism: Strict`): what `rounds` waits for."""
     limits: StreamLimits = field(default_factory=StreamLimits)

@@ -121,9 +121,10 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
 
         `frame` is the whole frame, or the buffers that it consists of one after the other (`wire.gather`); it is sent
         from where it lies. OK, DUPLICATE and DROPPED: the batch is done with and `next_sequence` goes on. FULL: nothing
-        was written, the same batch may be appended again. RESEED: nothing was written, because the seed epoch is no longer
-        the header's; append the batch again with its trajectories ended and `is_cut`. FENCED, FINISHED: the batch is not wanted. Frames of the
-        reservation that this batch did not use are granted again with the next one; `want=0` asks for no more than those.
+        was written, the same batch may be appended again. RESEED: nothing was written, because the seed epoch is no
+        longer the header's; append the batch again with its trajectories ended and `is_cut`. FENCED, FINISHED: the batch
+        is not wanted. Frames of the reservation that this batch did not use are granted again with the next one;
+        `want=0` asks for no more than those.
         ValueError if the header's worker or sequence is not this writer's.
         """
         if header.worker != self.worker or header.sequence != self.next_sequence:

@@ -1,0 +1,158 @@
+"""The learner's door: `RolloutStream`.
+
+from rollout_stream import RolloutStream
+
+stream = RolloutStream.connect("redis://localhost:6379", job="default/cartpole")
+for batch in stream.batches(group="learner"):
+    loss = update(policy, batch.data)
+    stream.weights.publish(policy)
+    batch.ack()
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from rollout_contract.errors import JobNotFound
+from rollout_contract.keys import JobKeys, current
+from rollout_contract.messages import Layout
+from rollout_contract.names import JobRef
+from rollout_stream.batch import Batch
+from rollout_stream.calls import Commands, JobCalls
+from rollout_stream.connection import ServerAddress
+from rollout_stream.control import Control
+from rollout_stream.reader import BatchReader
+from rollout_stream.rounds import Rounds
+from rollout_stream.session import Backoff, Session
+from rollout_stream.weights import Weights
+
+PATIENCE_S: Final = 300.0
+"""How long a learner waits for a server that is away."""
+WAIT_FOR_JOB_S: Final = 30.0
+
+
+class RolloutStream:
+    """A job's batches, weights and control, for a learner. Close it, or use it as a context manager."""
+
+    def __init__(self, session: Session, job: JobRef) -> None:
+        self.session = session
+        self.job = job
+        self.weights = Weights(session, job)
+        """Publish and look at policy versions."""
+        self.control = Control(session, job)
+        """Seed, progress, limits, and the job's other controls."""
+        self._calls = JobCalls(JobKeys.of(job))
+        self._readers: list[BatchReader] = []
+
+    @classmethod
+    def connect(
+        cls,
+        url: str | None = None,
+        *,
+        job: str | None = None,
+        password: str | None = None,
+        ca_file: str | None = None,
+        patience_s: float = PATIENCE_S,
+        wait_for_job_s: float = WAIT_FOR_JOB_S,
+    ) -> RolloutStream:
+        """The stream of a job, `<namespace>/<name>` (without a namespace: `default`).
+
+        What is not given is taken from the variables that a learner beside a job has (`ROLLOUT_STREAM_URL`, `ROLLOUT_JOB`,
+        `ROLLOUT_REDIS_PASSWORD`). A job that is not there yet is waited for. ValueError for a wrong address or name,
+        StreamUnavailable, JobNotFound.
+        """
+        address, name = _settings_of(os.environ, url=url, job=job, password=password, ca_file=ca_file)
+        session = Session(address, backoff=Backoff(patience_s))
+        try:
+            return cls(session, _wait_for_job(session, name, wait_for_job_s))
+        except BaseException:
+            session.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"RolloutStream({self.job} at {self.session.address})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all readers, gives back what they hold, and closes the connections. Allowed more than once."""
+        for reader in self._readers:
+            reader.close()
+        self._readers.clear()
+        self.session.close()
+
+    def batches(
+        self,
+        group: str = "learner",
+        prefetch: int = 4,
+        *,
+        consumer: str | None = None,
+        expect: Layout | None = None,
+    ) -> BatchReader:
+        """The job's batches for one member of a group; each goes to one member of every group.
+
+        At most `prefetch` batches are read ahead. Batches that are not acked come again: to this group's other readers
+        when this one ends or dies. A `consumer` name of your own lets a restarted learner have its own batches at once.
+        """
+        reader = BatchReader(
+            self.session,
+            self._calls,
+            self.job,
+            group=group,
+            prefetch=prefetch,
+            consumer=consumer,
+            expect=expect,
+        )
+        self._readers.append(reader)
+        return reader
+
+    def rounds(self, group: str = "learner") -> Iterator[tuple[Batch, ...]]:
+        """One batch of every worker per round, in order of (group, index): for jobs with `determinism: Strict`.
+
+        A worker whose share is done takes part no more. Ack every batch of a round. StreamError if the job does not say
+        who its workers are.
+        """
+        slots = self.control.read_control().slots
+        return Rounds(self.batches(group, prefetch=max(1, 4 * len(slots))), self.control, slots)
+
+
+def _settings_of(
+    environ: Mapping[str, str], *, url: str | None, job: str | None, password: str | None, ca_file: str | None
+) -> tuple[ServerAddress, tuple[str, str]]:
+    from rollout_contract import podenv  # brings the whole contract: only learners need it
+
+    url = url or environ.get(podenv.STREAM_URL)
+    job = job or environ.get(podenv.JOB)
+    if not url or not job:
+        raise ValueError(
+            f"which stream? Give url and job (`<namespace>/<name>`), or set {podenv.STREAM_URL} and {podenv.JOB}"
+        )
+    namespace, _, name = job.rpartition("/")
+    if not name or "/" in namespace or set(job) & set("{}"):
+        raise ValueError(f"a job is `<namespace>/<name>`, not {job!r}")
+    address = ServerAddress.of(url, password=password or environ.get(podenv.REDIS_PASSWORD), ca_file=ca_file)
+    return address, (namespace or "default", name)
+
+
+def _wait_for_job(session: Session, name: tuple[str, str], wait_s: float) -> JobRef:
+    key = current(*name)
+    until = time.monotonic() + wait_s
+    while True:
+        found = session.run(Commands("looking for the job", (("GET", key),), lambda a: a[0]))
+        if found:
+            return JobRef(*name, found.decode())
+        if time.monotonic() >= until:
+            raise JobNotFound(
+                f"Redis at {session.address} knows no job {'/'.join(name)}: is it running, and is the name right?"
+            )
+        time.sleep(0.2)
