@@ -2,7 +2,8 @@
 
 Two doors, over one machinery:
 
-* `ParallelEnv`, `SerialEnv`, `GymEnv`, `EnvBase` and the spec classes: environments with tensordicts in and out,
+* `ParallelEnv`, `SerialEnv`, `GymEnv`, `EnvBase` and the spec classes: environments with tensordicts in and
+  out,
   under the names that TorchRL users know.
 * `open_envs(...)`: what a collector uses. It gives a running `VectorEnv` over blocks `[num_envs, num_steps]`:
 
@@ -18,11 +19,12 @@ Two doors, over one machinery:
           for key, dtype, shape, view in block.leaves():
               ...                                   # raw buffers, in the layout's order
 
-  An open loop (random actions) writes all actions of a block first and then calls `envs.step_range(0, 0, 64)`: one
-  wake-up per process and batch. `begin_step` and `finish_step` are its two halves, so that another block can be sent
-  meanwhile. `cut(block, step, seeds)` ends a seed epoch.
+  An open loop (random actions) writes all actions of a block first and then calls `envs.step_range(0, 0,
+  64)`: one wake-up per process and batch. `begin_step` and `finish_step` are its two halves, so that another
+  block can be sent meanwhile. `cut(block, step, seeds)` ends a seed epoch.
 
-Importing this package loads neither torch nor gymnasium; the names below load what they need when first asked for.
+Importing this package loads neither torch nor gymnasium; the names below load what they need when first asked
+for.
 """
 
 from __future__ import annotations
@@ -31,8 +33,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollout_worker.envs.base import EnvBase as EnvBase
+    from rollout_worker.envs.gym import GymEnv as GymEnv
     from rollout_worker.envs.layout import BlockLayout as BlockLayout
     from rollout_worker.envs.layout import Leaf as Leaf
+    from rollout_worker.envs.parallel import ParallelEnv as ParallelEnv
+    from rollout_worker.envs.serial import SerialEnv as SerialEnv
     from rollout_worker.envs.specs import Binary as Binary
     from rollout_worker.envs.specs import Bounded as Bounded
     from rollout_worker.envs.specs import Categorical as Categorical
@@ -48,6 +54,10 @@ if TYPE_CHECKING:
     from rollout_worker.envs.vector import open_envs as open_envs
 
 _HOMES = {
+    "SerialEnv": "serial",
+    "ParallelEnv": "parallel",
+    "GymEnv": "gym",
+    "EnvBase": "base",
     "BlockLayout": "layout",
     "Leaf": "layout",
     "Binary": "specs",

@@ -15,8 +15,11 @@ from rollout_worker.envs.commands import Request
 from rollout_worker.envs.faults import EnvFault, fault_of
 from rollout_worker.envs.native import Session
 
-SET_ATTRIBUTE = "="
-"""Prefix of a request's name that sets the attribute to its only argument."""
+GET_ATTRIBUTE, IS_CALLABLE, SET_ATTRIBUTE = ".", "?", "="
+"""Prefixes of a request's name: read the attribute and never call it; say whether it can be called; set it to
+the only argument. No Python name starts with one."""
+
+_PREFIXES = GET_ATTRIBUTE + IS_CALLABLE + SET_ATTRIBUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,21 @@ def answer(request: Request, sessions: Sequence[Session], first_env: int) -> lis
         try:
             results.append(Result(index, value=_ask(sessions[row].env, request)))
         except Exception as error:
-            fault = fault_of(error, env_index=index, pid=os.getpid(), call=request.name.lstrip(SET_ATTRIBUTE))
+            fault = fault_of(error, env_index=index, pid=os.getpid(), call=request.name.lstrip(_PREFIXES))
             results.append(Result(index, error=error, fault=fault))
     return results
 
 
 def _ask(env: Any, request: Request) -> Any:
+    name = request.name.lstrip(_PREFIXES)
     if request.name.startswith(SET_ATTRIBUTE):
-        setattr(env, request.name.removeprefix(SET_ATTRIBUTE), request.args[0])
+        setattr(env, name, request.args[0])
         return None
-    found = _attribute(env, request.name)
+    found = _attribute(env, name)
+    if request.name.startswith(IS_CALLABLE):
+        return callable(found)
+    if request.name.startswith(GET_ATTRIBUTE):
+        return found
     return found(*request.args, **dict(request.kwargs)) if callable(found) else found
 
 

@@ -28,6 +28,7 @@ from rollout_worker.envs.commands import (
     Remap,
     Request,
     Reset,
+    Seed,
     Step,
     decode,
 )
@@ -98,7 +99,6 @@ def run(setup: ChildSetup) -> None:
             ),
             setup.indices,
             progress,
-            os.getpid(),
         )
         stepper = Stepper(
             sessions, first_env=setup.indices.start, control=control, progress=progress, rules=setup.rules
@@ -194,6 +194,8 @@ class _Listener:
             case Reset():
                 self._stepper.reset()
                 return self._objects.of_carry() if self._objects else None
+            case Seed():
+                self._stepper.seed()
             case Cut():
                 self._stepper.cut(command)
                 return self._objects.of_carry() if self._objects else None

@@ -19,6 +19,11 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class Seed:
+    """Give each environment the control page's seed, without resetting it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """Advance from frame `start` to `stop` of a block, with the actions that lie there.
 
@@ -56,7 +61,7 @@ class Close:
     """Close the environments and end."""
 
 
-Command: TypeAlias = Reset | Step | Cut | Remap | Call | Close
+Command: TypeAlias = Reset | Seed | Step | Cut | Remap | Call | Close
 
 
 class Code(IntEnum):
@@ -68,6 +73,7 @@ class Code(IntEnum):
     REMAP = 4
     CALL = 5
     CLOSE = 6
+    SEED = 7
 
 
 class Outcome(IntEnum):
@@ -85,6 +91,8 @@ def encode(command: Command) -> tuple[int, int, int, int, int]:
             return Code.STEP, block, start, stop, autoreset | masked << 1
         case Reset():
             return Code.RESET, 0, 0, 0, 0
+        case Seed():
+            return Code.SEED, 0, 0, 0, 0
         case Cut(block, step):
             return Code.CUT, block, step, 0, 0
         case Remap():
@@ -105,6 +113,8 @@ def decode(words: tuple[int, int, int, int, int]) -> Command:
             return Step(block, start, stop, bool(flags & 1), bool(flags & 2))
         case Code.RESET:
             return Reset()
+        case Code.SEED:
+            return Seed()
         case Code.CUT:
             return Cut(block, start)
         case Code.REMAP:

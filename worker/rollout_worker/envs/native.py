@@ -28,11 +28,15 @@ class Session(Protocol):
     env: Any
     """What the factory made: attribute and method calls go there."""
 
-    step: Callable[[Any], tuple[Any, Any, Any, Any, Any]]
-    """`step(action)` gives observation, reward, terminated, truncated and info."""
+    @property
+    def step(self) -> Callable[[Any], tuple[Any, Any, Any, Any, Any]]:
+        """`step(action)` gives observation, reward, terminated, truncated and info."""
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> Any:
-        """Reset and give the observation. A seed rewinds the environment's own generator; None goes on with it."""
+    def seed(self, seed: int) -> None:
+        """Rewind the environment's own generator: at once, or at the next reset if that is how it is seeded."""
+
+    def reset(self, seed: int | None) -> Any:
+        """Reset and give the observation. A seed rewinds the generator first; None goes on with it."""
 
     def close(self) -> None:
         """Give back what the environment holds."""
@@ -45,10 +49,17 @@ class GymnasiumSession:
         self.env = env
         self.description = describe_gymnasium(env)
         self.step: Callable[[Any], tuple[Any, Any, Any, Any, Any]] = env.step
+        self._next_seed: int | None = None
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None = None) -> Any:
-        """`seed` is handed on only where there is one, so that later episodes go on with the same stream."""
-        observation, _ = self.env.reset(seed=seed, options=options)
+    def seed(self, seed: int) -> None:
+        """Gymnasium seeds an environment by resetting it, so the seed waits for the next reset."""
+        self._next_seed = seed
+
+    def reset(self, seed: int | None) -> Any:
+        """A seed is handed on once; later episodes go on with the same stream."""
+        if seed is None:
+            seed, self._next_seed = self._next_seed, None
+        observation, _ = self.env.reset(seed=seed)
         return observation
 
     def close(self) -> None:

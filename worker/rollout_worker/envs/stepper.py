@@ -45,6 +45,7 @@ class Doing(IntEnum):
     STEP = 3
     CLOSE = 4
     CALL = 5
+    SET_SEED = 6
 
 
 _ENV_BITS = 20
@@ -101,6 +102,25 @@ class StepFailed(Exception):
         self.cause = cause
 
 
+class _Faults:
+    """Gathers what fails in one call; rows are counted within the stepper."""
+
+    def __init__(self, first_env: int) -> None:
+        self.found: list[EnvFault] = []
+        self._first_env = first_env
+        self._cause: BaseException | None = None
+
+    def add(self, error: BaseException, row: int, call: str) -> None:
+        """One environment raised."""
+        self._cause = self._cause or error
+        self.found.append(fault_of(error, env_index=self._first_env + row, pid=os.getpid(), call=call))
+
+    def raise_if_any(self) -> None:
+        """Raise StepFailed for all of them."""
+        if self.found:
+            raise StepFailed(self.found, self._cause)
+
+
 class _Rows:
     """The stepper's rows of one block, by what they are for."""
 
@@ -148,10 +168,10 @@ class Stepper:
         self._write = writer_of(description.observation, description.paths)
         self._read_actions = action_reader(description)
         self._nested = _nested_leaves(description)
+        self._has_root_reward = len(description.reward[0][0]) == 1
         self._steps = [session.step for session in self.sessions]
         self._returns = np.zeros(len(self.sessions), dtype=np.float64)
         self._frames = np.zeros(len(self.sessions), dtype=np.int64)
-        self._pid = os.getpid()
 
     def map(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -168,6 +188,19 @@ class Stepper:
         if self.rules.seed_globals and rows and seeds[rows[0]] is not None:
             seed_globals(int(self._seeds[rows[0]]))
         self._reset_rows(rows, [array[:, 0] for array in self._carry.root], seeds)
+
+    def seed(self) -> None:
+        """Give the environments their seeds; they act on them at once or at their next reset."""
+        if self.rules.seed_globals and self._has_seed[0]:
+            seed_globals(int(self._seeds[0]))
+        faults = _Faults(self.first_env)
+        for index in np.flatnonzero(self._has_seed).tolist():
+            self._progress.note(Doing.SET_SEED, index)
+            try:
+                self.sessions[index].seed(int(self._seeds[index]))
+            except Exception as error:
+                faults.add(error, index, "set_seed")
+        faults.raise_if_any()
 
     def step(self, command: Step) -> None:
         """Advance as the command says."""
@@ -198,15 +231,14 @@ class Stepper:
 
     def close(self) -> None:
         """Close every environment. All are tried; failures leave together."""
-        faults = []
+        faults = _Faults(self.first_env)
         for index, session in enumerate(self.sessions):
             self._progress.note(Doing.CLOSE, index)
             try:
                 session.close()
             except Exception as error:
-                faults.append(self._fault(error, index, "close"))
-        if faults:
-            raise StepFailed(faults)
+                faults.add(error, index, "close")
+        faults.raise_if_any()
 
     def _advance(self, rows: _Rows, step: int, active: list[int] | None, *, autoreset: bool) -> None:
         next_rows = [array[:, step] for array in rows.next]
@@ -214,7 +246,8 @@ class Stepper:
         before, after = rows.counts
         if before is not None:
             before[:, step] = self._frames
-        ended = self._call_steps(rows, step, active, next_rows, rewards[:, 0])
+        given = rewards[:, 0] if self._has_root_reward else np.empty(len(self.sessions))
+        ended = self._call_steps(rows, step, active, next_rows, given)
         moved: Any = slice(None) if active is None else active
         self._frames[moved] += 1
         self._returns[moved] += rewards[moved, 0] if rewards.shape[1] == 1 else rewards[moved].mean(axis=1)
@@ -228,6 +261,9 @@ class Stepper:
             self._note_end(rows, step, index, terminated=terminated, truncated=truncated)
         if autoreset:
             self._next_roots(rows, step, next_rows, list(ended))
+        else:
+            for carry, array in zip(self._carry.root, next_rows, strict=True):
+                carry[moved, 0] = array[moved]
 
     def _call_steps(
         self, rows: _Rows, step: int, active: list[int] | None, next_rows: list[Array], rewards: Array
@@ -237,7 +273,7 @@ class Stepper:
         actions = self._read_actions(rows.arrays, step)
         base = self._progress.base(Doing.STEP)
         ended: dict[int, tuple[bool, bool]] = {}
-        faults: list[EnvFault] = []
+        faults = _Faults(self.first_env)
         todo = iter(range(len(steps)) if active is None else active)
         result: Any = _NOTHING
         while True:
@@ -256,9 +292,8 @@ class Stepper:
                         ended[index] = (bool(terminated), bool(truncated))
                 break
             except (Exception, SystemExit) as error:
-                faults.append(self._fault(_explained(error, result), index, "step"))
-        if faults:
-            raise StepFailed(faults)
+                faults.add(_explained(error, result), index, "step")
+        faults.raise_if_any()
         return ended
 
     def _write_nested(self, rows: _Rows, step: int, index: int, observation: Any) -> None:
@@ -287,7 +322,7 @@ class Stepper:
             self._reset_rows(ended, roots, None)
 
     def _reset_rows(self, indices: Iterable[int], roots: list[Array], seeds: list[int | None] | None) -> None:
-        faults: list[EnvFault] = []
+        faults = _Faults(self.first_env)
         for index in indices:
             self._progress.note(Doing.RESET, index)
             try:
@@ -296,11 +331,10 @@ class Stepper:
                 if self.rules.check_finite:
                     self._refuse_non_finite_root(roots, index)
             except (Exception, SystemExit) as error:
-                faults.append(self._fault(error, index, "reset"))
+                faults.add(error, index, "reset")
             self._frames[index] = 0
             self._returns[index] = 0.0
-        if faults:
-            raise StepFailed(faults)
+        faults.raise_if_any()
 
     def _refuse_non_finite(self, rows: _Rows, frames: slice, active: list[int] | None) -> None:
         for key, array in rows.floats:
@@ -310,7 +344,9 @@ class Stepper:
                 row, offset = np.argwhere(~finite)[0, :2].tolist()
                 index = row if active is None else active[row]
                 value = chunk[row, offset].ravel()[~finite[row, offset].ravel()][0]
-                raise StepFailed([self._fault(_non_finite(("next", *key), value), index, "step")])
+                faults = _Faults(self.first_env)
+                faults.add(_non_finite(("next", *key), value), index, "step")
+                faults.raise_if_any()
 
     def _refuse_non_finite_root(self, roots: list[Array], index: int) -> None:
         description = self.sessions[0].description
@@ -319,13 +355,10 @@ class Stepper:
                 row = np.asarray(root[index]).ravel()
                 raise _non_finite(key, row[~np.isfinite(row)][0])
 
-    def _fault(self, error: BaseException, index: int, call: str) -> EnvFault:
-        return fault_of(error, env_index=self.first_env + index, pid=self._pid, call=call)
-
 
 def _nested_leaves(description: EnvDescription) -> tuple[Key, ...]:
     """Rewards and flags below the root, which an environment of ours hands out with its observation."""
-    return tuple(key for key, _ in (*description.reward[1:], *description.done) if len(key) > 1)
+    return tuple(key for key, _ in (*description.reward, *description.done) if len(key) > 1)
 
 
 def _explained(error: BaseException, result: Any) -> BaseException:
@@ -358,22 +391,22 @@ def seed_globals(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def built(open_one: Callable[[int], Session], indices: range, progress: Progress, pid: int) -> list[Session]:
+def built(open_one: Callable[[int], Session], indices: range, progress: Progress) -> list[Session]:
     """Make the sessions of these environments; all are tried, and where some fail the others are closed again."""
     sessions: list[Session] = []
-    faults: list[EnvFault] = []
+    faults = _Faults(indices.start)
     for row, env_index in enumerate(indices):
         progress.note(Doing.CONSTRUCTOR, row)
         try:
             sessions.append(open_one(env_index))
         except (Exception, SystemExit) as error:
-            faults.append(fault_of(error, env_index=env_index, pid=pid, call="constructor"))
+            faults.add(error, row, "constructor")
             if isinstance(error, EntrypointError):
                 break
-    if faults:
+    if faults.found:
         for session in sessions:
             _close_quietly(session)
-        raise StepFailed(faults)
+    faults.raise_if_any()
     return sessions
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from rollout_contract.errors import EnvError, LayoutMismatch
 from rollout_worker.envs.arena import Arena, ArenaPlan, Block, ControlPage, LocalArena, SharedArena
-from rollout_worker.envs.calls import SET_ATTRIBUTE, Result, answer
-from rollout_worker.envs.commands import Cut, Request, Reset, Step
+from rollout_worker.envs.calls import GET_ATTRIBUTE, IS_CALLABLE, SET_ATTRIBUTE, Result, answer
+from rollout_worker.envs.commands import Cut, Request, Reset, Seed, Step
 from rollout_worker.envs.describe import EnvDescription, differences
 from rollout_worker.envs.factory import EnvFactory, Recipe, recipes_of
 from rollout_worker.envs.faults import error_of
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 MAX_SEED = 2**64 - 1
+
+Simple = Reset | Seed | Step | Cut
+"""The commands that fit words."""
 
 
 class Episodes(NamedTuple):
@@ -201,6 +204,12 @@ class VectorEnv(ABC):
             self._control.mask[:] = mask
         self._run(command, call="step")
 
+    def set_seed(self, seeds: Sequence[int | None]) -> None:
+        """Seed environments without resetting them (a gymnasium environment takes its seed at its next reset)."""
+        self._check_ready()
+        self._put_seeds(seeds, None)
+        self._run(Seed(), call="set_seed")
+
     def cut(self, block: int, step: int, seeds: Sequence[int | None] | None = None) -> None:
         """End every running trajectory at a frame of a block as truncated, then reset all environments with
         `seeds`.
@@ -233,6 +242,14 @@ class VectorEnv(ABC):
             if results[index].error is not None:
                 raise _noted(results[index])
         return [results[index].value for index in chosen]
+
+    def get_attr(self, name: str, *, indices: Sequence[int] | None = None) -> list[Any]:
+        """The attribute `name` of each environment, methods too as far as they can be sent."""
+        return self.call(GET_ATTRIBUTE + name, indices=indices)
+
+    def has_method(self, name: str) -> bool:
+        """Whether `name` is something to call in the environments. Raises AttributeError where they lack it."""
+        return bool(self.call(IS_CALLABLE + name, indices=[0])[0])
 
     def set_attr(self, name: str, value: Any, *, indices: Sequence[int] | None = None) -> None:
         """Set an attribute of each environment (or of those in `indices`)."""
@@ -275,7 +292,7 @@ class VectorEnv(ABC):
     def _mapped(self, plan: ArenaPlan) -> Arena: ...
 
     @abstractmethod
-    def _order(self, command: Reset | Step | Cut, *, call: str) -> None: ...
+    def _order(self, command: Simple, *, call: str) -> None: ...
 
     @abstractmethod
     def _wait(self) -> None: ...
@@ -291,7 +308,7 @@ class VectorEnv(ABC):
 
     # -- shared ----------------------------------------------------------------------------------------------------
 
-    def _run(self, command: Reset | Step | Cut, *, call: str) -> None:
+    def _run(self, command: Simple, *, call: str) -> None:
         self._order(command, call=call)
         self._wait()
 
@@ -364,7 +381,7 @@ class SerialVector(VectorEnv):
     def __init__(self, recipes: Sequence[Recipe], settings: VectorSettings) -> None:
         super().__init__(recipes, settings)
         self._stepper: Stepper | None = None
-        self._pending: Reset | Step | Cut | None = None
+        self._pending: Simple | None = None
 
     def _open(self) -> None:
         self._control = ControlPage(self.num_envs, 1)
@@ -375,7 +392,6 @@ class SerialVector(VectorEnv):
                 lambda index: open_session(self._recipes[index], first + index),
                 range(self.num_envs),
                 progress,
-                os.getpid(),
             )
         except StepFailed as failure:
             raise error_of(failure.faults) from failure.cause
@@ -391,7 +407,7 @@ class SerialVector(VectorEnv):
         self._stepper.map(arena)
         return arena
 
-    def _order(self, command: Reset | Step | Cut, *, call: str) -> None:
+    def _order(self, command: Simple, *, call: str) -> None:
         self._pending = command
 
     def _wait(self) -> None:
@@ -402,6 +418,8 @@ class SerialVector(VectorEnv):
                     self._stepper.step(command)
                 case Reset():
                     self._stepper.reset()
+                case Seed():
+                    self._stepper.seed()
                 case Cut() as command:
                     self._stepper.cut(command)
         except StepFailed as failure:
@@ -466,7 +484,7 @@ class ParallelVector(VectorEnv):
             os.close(fd)
         return arena
 
-    def _order(self, command: Reset | Step | Cut, *, call: str) -> None:
+    def _order(self, command: Simple, *, call: str) -> None:
         assert self._crew is not None
         self._crew.order(command, call=call)
 

@@ -1,0 +1,111 @@
+"""Tensordict arithmetic of a step: completing flags, making the next root, laying steps along time. Pure
+functions.
+
+Used by `EnvBase` and by the vector envs on top of it, so that all agree on what a step's tensordict looks
+like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+
+from rollout_worker.envs.describe import FLAGS, Key
+
+RESET, STEP = "_reset", "_step"
+"""Mask keys at the root."""
+
+
+def complete_flags(td: TensorDictBase, shapes: Mapping[Key, torch.Size]) -> None:
+    """Fill in missing flags and bring all to their spec's shape, in place. `shapes` holds every flag at every
+    level.
+
+    `terminated` copies `done` if it is alone; `done` is `terminated or truncated`; what is still missing is
+    False.
+    """
+    for group in dict.fromkeys(key[:-1] for key in shapes):
+        done, terminated, truncated = (_flag(td, (*group, flag), shapes) for flag in FLAGS)
+        if terminated is None and truncated is None and done is not None:
+            terminated = done.clone()
+        shape = shapes[*group, "done"]
+        terminated = (
+            torch.zeros(shape, dtype=torch.bool, device=td.device) if terminated is None else terminated
+        )
+        truncated = torch.zeros(shape, dtype=torch.bool, device=td.device) if truncated is None else truncated
+        either = terminated | truncated
+        for flag, value in zip(
+            FLAGS, (either if done is None else done | either, terminated, truncated), strict=True
+        ):
+            td.set((*group, flag), value)
+
+
+def _flag(td: TensorDictBase, key: Key, shapes: Mapping[Key, torch.Size]) -> torch.Tensor | None:
+    value = td.get(key, None)
+    return None if value is None else value.to(torch.bool).reshape(shapes[key])
+
+
+def next_root(td: TensorDictBase, reward_keys: Iterable[Key]) -> TensorDictBase:
+    """The root that follows a stepped tensordict: `next` in its place, rewards and masks dropped, the rest kept."""
+    root = td.exclude("next", RESET, STEP)
+    following = td.get("next").exclude(*reward_keys)
+    return root.update(following)
+
+
+def merged_where(mask: torch.Tensor, new: TensorDictBase, old: TensorDictBase) -> TensorDictBase:
+    """Rows of `new` where the mask is set, of `old` elsewhere; where `old` lacks a leaf, `new`'s. Nothing is shared."""
+    merged = new.clone()
+    for key, value in new.items(True, True):
+        before = old.get(key, None)
+        if before is None or before.shape != value.shape:
+            continue
+        if isinstance(value, torch.Tensor):
+            spread = mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
+            merged.set(key, torch.where(spread, value, before))
+    return merged
+
+
+def mask_of(mask: torch.Tensor, batch_size: torch.Size) -> torch.Tensor:
+    """A mask in any of its allowed shapes, as one boolean per element of the batch.
+
+    `(W,)`, `(W, 1)` and `(*batch, 1)` are allowed. Raises RuntimeError for another shape.
+    """
+    if mask.shape == batch_size:
+        return mask
+    if mask.ndim == len(batch_size) + 1 and mask.shape[:-1] == batch_size:
+        return mask.any(-1)
+    if mask.numel() == batch_size.numel():
+        return mask.reshape(batch_size)
+    raise RuntimeError(f"a mask of shape {list(mask.shape)} does not fit the batch size {list(batch_size)}")
+
+
+def along_time(steps: Sequence[TensorDictBase]) -> TensorDictBase:
+    """Steps as one tensordict with time as its last batch dimension, named; ragged steps as a lazy stack."""
+    dim = steps[0].ndim
+    try:
+        stacked: Any = torch.stack(list(steps), dim)
+    except RuntimeError:
+        stacked = LazyStackedTensorDict(*steps, stack_dim=dim)
+    stacked.refine_names(..., "time")
+    return stacked
+
+
+def tensordict_of(
+    leaves: Mapping[Key, Any], batch_size: torch.Size, device: torch.device | None
+) -> TensorDict:
+    """A tensordict of leaves that are known to have this batch size and device.
+
+    Goes around the checks of the public constructor: they cost more than a small environment's step.
+    """
+    tree: dict[str, Any] = {}
+    below: dict[str, dict[Key, Any]] = {}
+    for key, value in leaves.items():
+        if len(key) == 1:
+            tree[key[0]] = value
+        else:
+            below.setdefault(key[0], {})[key[1:]] = value
+    for name, inner in below.items():
+        tree[name] = tensordict_of(inner, batch_size, device)
+    return TensorDict._new_unsafe(tree, batch_size=batch_size, device=device, nested=False)
