@@ -18,6 +18,7 @@ from policy import Policy, mlp
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+from rollout_contract.messages import EndKind
 from rollout_stream import RolloutStream
 
 
@@ -100,6 +101,9 @@ class Curve:
     def mean_return(self) -> float:
         return sum(self.returns) / max(1, len(self.returns))
 
+    def is_at(self, target: float) -> bool:
+        return len(self.returns) == self.returns.maxlen and self.mean_return >= target
+
     def add(self, frames: int) -> None:
         self.points.append((frames, time.monotonic() - self.start, self.mean_return))
 
@@ -121,12 +125,13 @@ class Curve:
 
 def main() -> None:
     torch.set_num_threads(1)  # the networks are small, and the workers want the other cores
-    settings = Settings()
-    stream = RolloutStream.from_env()
-    torch.manual_seed(stream.seed)
-    policy, critic = Policy(num_inputs=4, num_actions=2), mlp(4, 1)
-    ppo, curve = Ppo(policy, critic, settings), Curve()
-    stream.weights.publish(policy)
+    settings, directory = Settings(), Path(os.environ.get("ROLLOUT_RUN_DIR", "."))
+    stream = RolloutStream.connect()  # from the variables that a learner beside a job has
+    torch.manual_seed(stream.control.seed().seed)
+    ppo, curve = Ppo(Policy(num_inputs=4, num_actions=2), mlp(4, 1), settings), Curve()
+    if stream.weights.latest():  # this learner was started again: go on with what it had published
+        ppo.policy.load_state_dict(stream.weights.get())
+    version = stream.weights.publish(ppo.policy)
 
     frames, batches = 0, []
     for batch in stream.batches(group="learner"):
@@ -134,22 +139,22 @@ def main() -> None:
         curve.returns.extend(episode_return for episode_return, _ in batch.header.episodes.newest)
         if sum(b.header.frames for b in batches) < settings.frames_per_round:
             continue
-        data = torch.cat([advantages_of(b.data, critic, settings).flatten() for b in batches])
+        data = torch.cat([advantages_of(b.data, ppo.critic, settings).flatten() for b in batches])
         ppo.update(data, progress=frames / settings.total_frames)
-        version = stream.weights.publish(policy)
         frames += len(data)
         curve.add(frames)
         print(
             f"version {version:3d}   frames {frames:7,d}   mean return {curve.mean_return:6.1f}", flush=True
         )
-        if len(curve.returns) == 100 and curve.mean_return >= settings.target_return:
-            stream.complete()
+        version = stream.weights.publish(ppo.policy)
+        if curve.is_at(settings.target_return):
+            stream.control.finish(EndKind.FINISHED, reason="Solved")  # the job is Complete, and the loop ends
         for b in batches:
             b.ack()
         batches = []
 
-    curve.save(Path(os.environ.get("ROLLOUT_RUN_DIR", ".")))
-    verdict = "solved" if curve.mean_return >= settings.target_return else "not solved"
+    curve.save(directory)
+    verdict = "solved" if curve.is_at(settings.target_return) else "not solved"
     print(f"{verdict}: mean return {curve.mean_return:.1f} after {frames:,} frames", flush=True)
 
 

@@ -2,7 +2,7 @@
 
 from rollout_stream import RolloutStream
 
-stream = RolloutStream.from_env()  # the variables that `rolloutctl run` sets for its learner
+stream = RolloutStream.connect()  # from the variables that `rolloutctl run` sets for its learner
 
 for batch in stream.batches(group="reader"):
     with batch:  # acked at the end of the block; if it raises, the batch comes again
