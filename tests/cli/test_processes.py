@@ -12,8 +12,11 @@ import asyncio, os, subprocess, sys, time
 from rollout_cli.local.processes import adopt_orphans, end_descendants, process_table, reap_orphans
 
 LEAF = "import time; time.sleep(60)"
-PARENT = ("import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', %r], stdout=subprocess.DEVNULL); print(c.pid, flush=True);"
-          "time.sleep(60)") % LEAF
+PARENT = (
+    "import subprocess, sys, time\\n"
+    "leaf = subprocess.Popen([sys.executable, '-c', %r], stdout=subprocess.DEVNULL)\\n"
+    "print(leaf.pid, flush=True); time.sleep(60)"
+) % LEAF
 
 async def main():
     adopt_orphans()

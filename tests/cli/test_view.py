@@ -57,7 +57,7 @@ def test_what_is_not_known_is_left_out():
     [
         pytest.param("RedisReady", "True", False, id="right when true"),
         pytest.param("RedisReady", "False", True, id="wrong when false"),
-        pytest.param("RedisReady", "Unknown", True, id="not known"),
+        pytest.param("RedisReady", "Unknown", False, id="not known yet"),
         pytest.param("Backpressured", "False", False, id="right when false"),
         pytest.param("Backpressured", "True", True, id="wrong when true"),
     ],

@@ -93,6 +93,13 @@ async def end_descendants() -> list[int]:
         await asyncio.sleep(0.02)
 
 
+def kill_descendants() -> None:
+    """Kill every descendant now, without waiting."""
+    for info in descendants_of(os.getpid(), process_table()):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(info.pid, signal.SIGKILL)
+
+
 def _reap(pid: int) -> None:
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)

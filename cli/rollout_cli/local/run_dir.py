@@ -5,6 +5,7 @@ directory, and one run of a job those directories that are counted up (`runs/<jo
 with the process that holds them.
 
     runs/cartpole-1/
+        run.json       when, how and with which versions it was started
         job.json       the job: spec and status (`job_file`)
         gateway.json   where the gateway listens, which job, which process
         token          the gateway's token, mode 600
@@ -18,7 +19,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,11 @@ class RunDir:
     def job_file(self) -> Path:
         """The job's spec and status."""
         return self.path / "job.json"
+
+    @property
+    def record_file(self) -> Path:
+        """How the run was started; never written again, so its time orders the runs."""
+        return self.path / "run.json"
 
     @property
     def token_file(self) -> Path:
@@ -113,6 +119,11 @@ def open_run_dir(chosen: Path | None, job_name: str, *, base: Path = DEFAULT_BAS
         yield run
 
 
+def write_record(run: RunDir, record: Mapping[str, object]) -> None:
+    """Keep how the run was started."""
+    run.record_file.write_text(json.dumps(record, indent=2) + "\n")
+
+
 def write_gateway(run: RunDir, record: GatewayRecord) -> None:
     """Say where the gateway listens, for the commands that talk to this run."""
     text = json.dumps(
@@ -153,7 +164,14 @@ def newest_run(base: Path = DEFAULT_BASE, *, is_live: bool = False) -> RunDir:
     if not runs:
         kind = "running job" if is_live else "run"
         raise UsageError(f"there is no {kind} under {base}: name one with --run-dir, or a gateway with --url")
-    return max(runs, key=lambda run: run.logs.stat().st_ctime_ns if run.logs.exists() else 0)
+    return max(runs, key=_start_time)
+
+
+def _start_time(run: RunDir) -> int:
+    try:
+        return run.record_file.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _next_free(base: Path, job_name: str) -> Path:
@@ -201,8 +219,8 @@ def _remove_unused(path: Path, was_there: bool) -> None:
     run = RunDir(path)
     if run.job_file.exists():
         return
-    for log in run.logs.glob("*.log") if not was_there else ():
-        log.unlink(missing_ok=True)
+    for file in (run.record_file, run.token_file, *run.logs.glob("*.log")):
+        file.unlink(missing_ok=True)
     with suppress(OSError):  # somebody else's files are in it: they stay
         run.logs.rmdir()
         if not was_there:

@@ -75,8 +75,8 @@ QUIET = frozenset({"Accepted", "RedisReady", "WorkersReady", "Ready", "Reproduci
 
 
 def remarkable(conditions: Iterable[ConditionRow]) -> list[ConditionRow]:
-    """The conditions that say something is not as it should be (or is not known)."""
-    return [c for c in conditions if c.status != ("True" if c.type in QUIET else "False")]
+    """The conditions that say something is not as it should be."""
+    return [c for c in conditions if c.status == ("False" if c.type in QUIET else "True")]
 
 
 def plain_line(view: View) -> str:

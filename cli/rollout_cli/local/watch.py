@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollout_cli.local.view import View, WorkerRow, view_of_status
-from rollout_contract.errors import StreamError
+from rollout_contract.errors import StateLost, StreamError
 from rollout_contract.messages import HEARTBEAT_S, Heartbeat
 from rollout_stream.aio import Control
 from rollout_stream.progress import Progress
@@ -38,9 +38,8 @@ class FrameRate:
 
 @dataclass
 class Watch:
-    """The looks at one job. `clock` gives seconds since any moment; `read_job` the job's document."""
+    """The looks at one job. `clock` gives seconds since any moment."""
 
-    read_job: Callable[[], Mapping[str, Any]]
     control: Control
     clock: Callable[[], float]
     gateway: str = ""
@@ -57,18 +56,19 @@ class Watch:
         """As of the newest look."""
         return self.view.acked_frames if self.view else 0
 
-    async def look(self, **learner: Any) -> View:
+    async def look(self, document: Mapping[str, Any], **learner: Any) -> View:
         """The job now. `learner`: what the view shows of it. A Redis that is away leaves the last numbers standing."""
         now = self.clock()
-        base = View(
-            **view_of_status(self.read_job()), elapsed_s=now - self.start_s, gateway=self.gateway, **learner
-        )
+        base = View(**view_of_status(document), elapsed_s=now - self.start_s, gateway=self.gateway, **learner)
         try:
             progress = await self.control.read_progress(episodes=RECENT_EPISODES)
         except StreamError as error:
-            self.view = without_numbers(base, self.view, trouble=str(error))
-        else:
-            self.view = with_numbers(base, progress, rate=self._rate.add(now, progress.counters.frames))
+            is_early = (
+                isinstance(error, StateLost) and self.view is None
+            )  # the reconcile loop has not made the keys yet
+            self.view = None if is_early else without_numbers(base, self.view, trouble=str(error))
+            return self.view or base
+        self.view = with_numbers(base, progress, rate=self._rate.add(now, progress.counters.frames))
         return self.view
 
 

@@ -1,0 +1,330 @@
+"""`rolloutctl run`: one job on this machine, from its manifest to its end, and nothing left behind.
+
+Called by `main`. One process hosts the gateway, the reconcile loop and the screen; Redis, workers and the learner are its
+children. When a run ends is decided in `outcome`, whether a learner is started again in `restarts`; here both are carried
+out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.errors import Exit
+from rollout_cli.local.job_file import JobGone
+from rollout_cli.local.learner import Learner, LearnerFailed, tail_text
+from rollout_cli.local.outcome import (
+    COMPLETED_BY_LEARNER,
+    Ended,
+    LearnerFacts,
+    Move,
+    code_of_signal,
+    failure_text,
+    next_move,
+)
+from rollout_cli.local.processes import adopt_orphans, end_descendants, kill_descendants, reap_orphans
+from rollout_cli.local.request import RunRequest, request_of
+from rollout_cli.local.run_dir import RunDir, open_run_dir, write_record
+from rollout_cli.local.screen import Screen, open_screen
+from rollout_cli.local.services import Services, learner_environment, open_services
+from rollout_cli.local.view import Result, View, summary
+from rollout_cli.local.watch import Watch, last_lines
+from rollout_contract import names
+from rollout_contract.errors import RolloutError, StreamError
+from rollout_contract.messages import EndKind
+from rollout_contract.names import WorkerId
+
+LOOK_EVERY_S = 0.5
+LEARNER_LINES = 8
+TRACEBACK_LINES = 60
+"""Of a failed worker's log."""
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Run a job; the exit codes are those of `errors.Exit`."""
+    request = request_of(arguments)
+    with open_run_dir(request.run_dir, request.job.metadata.name) as run_dir:
+        write_record(run_dir, _record_of(arguments))
+        logging.basicConfig(
+            filename=run_dir.logs / "run.log",
+            level=logging.INFO,
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+        return asyncio.run(_run(request, run_dir))
+
+
+def _record_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """How the run was started; no address of a server, which may hold a password."""
+    return {
+        "startedAt": datetime.now(UTC).isoformat(timespec="seconds"),
+        "manifest": str(arguments.manifest.resolve()),
+        "learner": str(arguments.learner.resolve()) if arguments.learner else None,
+        "seed": arguments.seed,
+        "set": arguments.set,
+        "rolloutjob": version("rolloutjob"),
+        "python": sys.version.split()[0],
+    }
+
+
+async def _run(request: RunRequest, run_dir: RunDir) -> int:
+    """The process around the work: signals, orphans, screen; the last words."""
+    adopt_orphans()
+    reaper = asyncio.create_task(reap_orphans())
+    run = _Run(request, run_dir, open_screen())
+    try:
+        with _signals() as stop:
+            ended = await _until_stopped(run, stop)
+    finally:
+        run.screen.close()
+        reaper.cancel()
+        await end_descendants()
+    _print_end(run, ended)
+    return ended.code
+
+
+async def _until_stopped(run: _Run, stop: _Stop) -> Ended:
+    """Do the work, or take everything down when a signal comes: wherever the work is, it is cancelled there."""
+    work = asyncio.create_task(run.work())
+    asked = asyncio.create_task(stop.asked.wait())
+    try:
+        await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            run.screen.tell(
+                f"{signal.Signals(stop.number or signal.SIGINT).name}: ending in order; once more: at once"
+            )
+            work.cancel()
+        with suppress(asyncio.CancelledError):
+            return await work
+    finally:
+        asked.cancel()
+    return Ended(code_of_signal(stop.number or signal.SIGINT))
+
+
+class _Stop:
+    """What the user's signals ask for: the first to end in order, the second to kill, the third to leave."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.asked = asyncio.Event()
+        self._count = 0
+
+    def on_signal(self, number: int) -> None:
+        """A signal has come."""
+        self._count += 1
+        if self.number is None:
+            self.number = number
+        self.asked.set()
+        if self._count == 2:
+            kill_descendants()
+        if self._count > 2:
+            os._exit(code_of_signal(self.number))
+
+
+@contextmanager
+def _signals() -> Iterator[_Stop]:
+    loop, stop = asyncio.get_running_loop(), _Stop()
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in wanted:
+        loop.add_signal_handler(number, stop.on_signal, number)
+    try:
+        yield stop
+    finally:
+        for number in wanted:
+            loop.remove_signal_handler(number)
+
+
+@dataclass
+class _Run:
+    """One run and what is known of it at its end."""
+
+    request: RunRequest
+    run_dir: RunDir
+    screen: Screen
+    view: View | None = None
+    document: Mapping[str, Any] = field(default_factory=dict)
+    """The job, as of the newest look."""
+
+    async def work(self) -> Ended:
+        """Start everything, follow the job to its end, take everything down."""
+        async with open_services(self.request, self.run_dir, tell=self.screen.tell) as services:
+            for line in announcement(services):
+                self.screen.tell(line)
+            watch = Watch(
+                control=services.control,
+                clock=asyncio.get_running_loop().time,
+                gateway=services.url,
+            )
+            learner = self._learner(services, watch)
+            task = asyncio.create_task(learner.run()) if learner else None
+            try:
+                return await self._follow(services, watch, learner, task)
+            finally:
+                if learner and task:
+                    task.cancel()
+                    await learner.stop()
+                    with suppress(asyncio.CancelledError, LearnerFailed):
+                        await task
+                self.view = watch.view
+
+    def _learner(self, services: Services, watch: Watch) -> Learner | None:
+        if self.request.learner is None:
+            return None
+        return Learner(
+            program=self.request.learner,
+            environment={**os.environ, **learner_environment(services)},
+            log_file=self.run_dir.logs / "learner.log",
+            policy=services.job.spec.failure_policy,
+            acked_frames=lambda: watch.acked_frames,
+            tell=self.screen.tell,
+        )
+
+    async def _follow(
+        self, services: Services, watch: Watch, learner: Learner | None, task: asyncio.Task[None] | None
+    ) -> Ended:
+        """Look at the job, show it, and do what is to be done, until it is over."""
+        clock = asyncio.get_running_loop().time
+        finished_at: float | None = None
+        is_completing = False
+        while True:
+            if problem := _failure_of(services.tasks):
+                return Ended(Exit.FAILED, problem)
+            try:
+                self.document = services.job_file.read()
+                view = await watch.look(self.document, **_shown(learner))
+            except JobGone:
+                return Ended(Exit.FAILED, "the job was deleted")
+            self.screen.show(view)
+            conditions = {c.type: c.status for c in view.conditions}
+            if finished_at is None and "True" in (conditions.get("Complete"), conditions.get("Failed")):
+                finished_at = clock()
+            since = clock() - finished_at if finished_at is not None else 0.0
+            match next_move(conditions, facts_of(learner, task), finished_for_s=since):
+                case Ended() as ended:
+                    return ended
+                case Move.COMPLETE_JOB if not is_completing:
+                    is_completing = True
+                    self.screen.tell(
+                        "the learner has ended: the job is completed with the frames that it has"
+                    )
+                    await services.control.finish(EndKind.FINISHED, reason=COMPLETED_BY_LEARNER)
+            pending = {t for t in (*services.tasks, task) if t is not None and not t.done()}
+            await asyncio.wait(pending, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _complete(self, services: Services) -> bool:
+        """End the job with the frames that it has. False if Redis is away: to be tried again."""
+        try:
+            await services.control.finish(EndKind.FINISHED, reason=COMPLETED_BY_LEARNER)
+        except StreamError:
+            return False
+        self.screen.tell("the learner has ended: the job is completed with the frames that it has")
+        return True
+
+
+def announcement(services: Services) -> list[str]:
+    """The first lines of a run: where everything is, and a command to try."""
+    path = f"{services.url}/v1/namespaces/{services.job.metadata.namespace}/rolloutjobs/{services.job.metadata.name}/status"
+    lines = [
+        f"run directory  {services.run_dir.path}",
+        f"data plane     {services.server}",
+        f"gateway        {services.url} (its interface: {services.url}/openapi.json)",
+    ]
+    if services.token is None:
+        return [*lines, f"try            curl {path}"]
+    return [
+        *lines,
+        f"token          {services.token} (also in {services.run_dir.token_file})",
+        f'try            curl -H "Authorization: Bearer {services.token}" {path}',
+    ]
+
+
+def facts_of(learner: Learner | None, task: asyncio.Task[None] | None) -> LearnerFacts:
+    """How the learner stands."""
+    if learner is None or task is None:
+        return LearnerFacts(is_wanted=False)
+    if not task.done():
+        return LearnerFacts(is_wanted=True)
+    error = task.exception()
+    if error is None:
+        return LearnerFacts(is_wanted=True, has_ended=True)
+    if not isinstance(error, RolloutError):
+        raise error
+    return LearnerFacts(is_wanted=True, failure=str(error))
+
+
+def _shown(learner: Learner | None) -> dict[str, Any]:
+    """What of the learner is on the screen."""
+    if learner is None:
+        return {}
+    text = tail_text(learner.log_file) if learner.log_file.exists() else ""
+    return {
+        "learner": learner.state,
+        "learner_restarts": learner.history.restarts,
+        "learner_lines": tuple(last_lines(text, LEARNER_LINES)),
+    }
+
+
+def _failure_of(tasks: tuple[asyncio.Task[None], ...]) -> str:
+    """Why one of the services' tasks ended; empty: all run. What is no error of ours is raised."""
+    for task in tasks:
+        if not task.done():
+            continue
+        error = task.exception()
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if error is not None and not isinstance(error, RolloutError):
+            raise error
+        return f"{task.get_name()} ended: {error or 'without a reason'}"
+    return ""
+
+
+def _print_end(run: _Run, ended: Ended) -> None:
+    """The summary, then, if something went wrong, what: the user's own traceback last."""
+    if run.view is not None:
+        result = _read_result(run.run_dir)
+        curve = str(_shown_path(run.run_dir.path / result.curve)) if result.curve else None
+        print("\n".join(summary(run.view, result, curve=curve)), flush=True)
+    problem = ended.problem
+    if ended.code == Exit.FAILED and not problem:
+        problem = "\n".join(
+            filter(None, (failure_text(run.document), _worker_words(run.run_dir, run.document)))
+        )
+    if problem:
+        print(f"rolloutctl: {problem}", file=sys.stderr)
+
+
+def _read_result(run_dir: RunDir) -> Result:
+    try:
+        return Result.of(json.loads(run_dir.result_file.read_text()))
+    except (OSError, ValueError):
+        return Result()
+
+
+def _shown_path(path: Path) -> Path:
+    """Relative to where the user is, if it is below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _worker_words(run_dir: RunDir, document: Mapping[str, Any]) -> str:
+    """The end of the log of the worker that failed last: its own traceback."""
+    last = (document.get("status") or {}).get("lastFailure")
+    if not last:
+        return ""
+    pod = names.pod_name(
+        document["metadata"]["name"], WorkerId(last["group"], last["worker"], last["attempt"])
+    )
+    log = run_dir.logs / f"{pod}.log"
+    if not log.exists():
+        return str(last.get("message") or "")
+    return f"the end of {_shown_path(log)}:\n" + "\n".join(last_lines(tail_text(log), TRACEBACK_LINES))
