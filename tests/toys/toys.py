@@ -1,4 +1,4 @@
-"""The small environments of the tests: importable by child processes, each with one trait that is easy to check.
+"""The small environments of the tests: importable by child processes, each with one trait to check.
 
 The gymnasium ones are those that the probes name; `CountEnv` is the toy environment of the behaviour tables, with tensordicts.
 """
@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -267,7 +267,7 @@ class Nested(Count):
 class Actions(gymnasium.Env):
     """Checks that its action is in its space, and remembers it; `kind` chooses the space."""
 
-    SPACES = {
+    SPACES: ClassVar[dict[str, spaces.Space]] = {
         "discrete": spaces.Discrete(3, start=5),
         "multi": spaces.MultiDiscrete([2, 3]),
         "binary": spaces.MultiBinary(4),

@@ -25,6 +25,7 @@ from rollout_worker.envs.transitions import (
     STEP,
     along_time,
     complete_flags,
+    keep_unknown,
     mask_of,
     merged_where,
     next_root,
@@ -201,7 +202,7 @@ class EnvBase(nn.Module):
             if mask is not None and not bool(mask.all()):
                 following = merged_where(mask, following, self._standing(td))
         if passed is not None:
-            following = passed.clone(False).update(following)
+            keep_unknown(following, passed)
         return td.set("next", following)
 
     def step_and_maybe_reset(self, td: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:

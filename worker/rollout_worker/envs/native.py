@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollout_worker.envs import factory
-from rollout_worker.envs.describe import EnvDescription, Key, Kind, LeafSpec, Path, describe_gymnasium
+from rollout_worker.envs.describe import EnvDescription, Key, LeafSpec, Path, describe_gymnasium
 from rollout_worker.envs.faults import NotAnEnvironment
 
 ACCEPTED = "an EnvBase of rollout_worker.envs or a gymnasium.Env"
@@ -129,12 +129,15 @@ def action_reader(description: EnvDescription) -> ActionReader:
 
 
 def _column(spec: LeafSpec) -> Callable[[Any], list[Any]]:
-    start: Any = np.array(spec.start, dtype="int64").reshape(spec.shape) if any(spec.start) else None
-    if spec.kind is Kind.CATEGORICAL and spec.shape == ():
-        shift = int(spec.start[0]) if spec.start else 0
-        return (lambda values: (values + shift).tolist()) if shift else (lambda values: values.tolist())
-    if start is not None:
+    """A function from one frame's values `[n, *shape]` to n values of the environment's own.
+
+    Category numbers stay numpy scalars, as a space's `sample` gives them: gymnasium checks those faster than ints.
+    """
+    if any(spec.start):
+        start = np.array(spec.start, dtype="int64").reshape(spec.shape)
         return lambda values: list(values + start)
+    if spec.shape == ():
+        return list
     return lambda values: list(values.copy())
 
 

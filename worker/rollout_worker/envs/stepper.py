@@ -128,6 +128,7 @@ class _Rows:
         layout = block.layout
         self.arrays: dict[Key, Array] = {key: array[rows] for key, array in block.arrays.items()}
         self.root = [self.arrays[key] for key in layout.root_keys]
+        self.frames: dict[int, _Frame] = {}
         if block.index < 0:
             return
         self.next = [self.arrays["next", *key] for key in layout.root_keys]
@@ -143,6 +144,16 @@ class _Rows:
         self.floats = [
             (key, self.arrays["next", *key]) for key in floats if self.arrays["next", *key].dtype.kind in "fc"
         ]
+
+
+class _Frame:
+    """One frame's views of a block, made once: what is written in a step."""
+
+    def __init__(self, rows: _Rows, step: int, following: list[Array]) -> None:
+        self.step = step
+        self.next = [array[:, step] for array in rows.next]
+        self.rewards = rows.reward.reshape(*rows.reward.shape[:2], -1)[:, step]
+        self.roots = following
 
 
 class Stepper:
@@ -241,13 +252,13 @@ class Stepper:
         faults.raise_if_any()
 
     def _advance(self, rows: _Rows, step: int, active: list[int] | None, *, autoreset: bool) -> None:
-        next_rows = [array[:, step] for array in rows.next]
-        rewards = rows.reward.reshape(*rows.reward.shape[:2], -1)[:, step]
+        frame = self._frame(rows, step)
+        rewards = frame.rewards
         before, after = rows.counts
         if before is not None:
             before[:, step] = self._frames
         given = rewards[:, 0] if self._has_root_reward else np.empty(len(self.sessions))
-        ended = self._call_steps(rows, step, active, next_rows, given)
+        ended = self._call_steps(rows, frame, active, given)
         moved: Any = slice(None) if active is None else active
         self._frames[moved] += 1
         self._returns[moved] += rewards[moved, 0] if rewards.shape[1] == 1 else rewards[moved].mean(axis=1)
@@ -260,17 +271,20 @@ class Stepper:
         for index, (terminated, truncated) in ended.items():
             self._note_end(rows, step, index, terminated=terminated, truncated=truncated)
         if autoreset:
-            self._next_roots(rows, step, next_rows, list(ended))
+            for root, following in zip(frame.roots, frame.next, strict=True):
+                root[moved] = following[moved]
+            if ended:
+                self._reset_rows(ended, frame.roots, None)
         else:
-            for carry, array in zip(self._carry.root, next_rows, strict=True):
-                carry[moved, 0] = array[moved]
+            for carry, following in zip(self._carry.root, frame.next, strict=True):
+                carry[moved, 0] = following[moved]
 
     def _call_steps(
-        self, rows: _Rows, step: int, active: list[int] | None, next_rows: list[Array], rewards: Array
+        self, rows: _Rows, frame: _Frame, active: list[int] | None, rewards: Array
     ) -> dict[int, tuple[bool, bool]]:
         """Step the environments, write observations and rewards; gives the flags of those that ended."""
         word, steps, write, nested = self._progress.word, self._steps, self._write, self._nested
-        actions = self._read_actions(rows.arrays, step)
+        actions, next_rows, step = self._read_actions(rows.arrays, frame.step), frame.next, frame.step
         base = self._progress.base(Doing.STEP)
         ended: dict[int, tuple[bool, bool]] = {}
         faults = _Faults(self.first_env)
@@ -311,15 +325,13 @@ class Stepper:
         rows.returns[index, step] = self._returns[index]
         rows.lengths[index, step] = self._frames[index]
 
-    def _next_roots(self, rows: _Rows, step: int, next_rows: list[Array], ended: list[int]) -> None:
-        if step + 1 < self._num_steps:
-            roots = [array[:, step + 1] for array in rows.root]
-        else:
-            roots = [array[:, 0] for array in self._carry.root]
-        for root, following in zip(roots, next_rows, strict=True):
-            root[...] = following
-        if ended:
-            self._reset_rows(ended, roots, None)
+    def _frame(self, rows: _Rows, step: int) -> _Frame:
+        frame = rows.frames.get(step)
+        if frame is None:
+            roots = rows.root if step + 1 < self._num_steps else self._carry.root
+            at = step + 1 if step + 1 < self._num_steps else 0
+            frame = rows.frames[step] = _Frame(rows, step, [array[:, at] for array in roots])
+        return frame
 
     def _reset_rows(self, indices: Iterable[int], roots: list[Array], seeds: list[int | None] | None) -> None:
         faults = _Faults(self.first_env)

@@ -92,13 +92,8 @@ def along_time(steps: Sequence[TensorDictBase]) -> TensorDictBase:
     return stacked
 
 
-def tensordict_of(
-    leaves: Mapping[Key, Any], batch_size: torch.Size, device: torch.device | None
-) -> TensorDict:
-    """A tensordict of leaves that are known to have this batch size and device.
-
-    Goes around the checks of the public constructor: they cost more than a small environment's step.
-    """
+def tree_of(leaves: Mapping[Key, Any], batch_size: torch.Size, device: torch.device | None) -> dict[str, Any]:
+    """Leaves by whole keys, as the entries of a tensordict: those of longer keys in tensordicts of their own."""
     tree: dict[str, Any] = {}
     below: dict[str, dict[Key, Any]] = {}
     for key, value in leaves.items():
@@ -107,5 +102,37 @@ def tensordict_of(
         else:
             below.setdefault(key[0], {})[key[1:]] = value
     for name, inner in below.items():
-        tree[name] = tensordict_of(inner, batch_size, device)
+        tree[name] = tensordict_of(tree_of(inner, batch_size, device), batch_size, device)
+    return tree
+
+
+def tensordict_of(tree: dict[str, Any], batch_size: torch.Size, device: torch.device | None) -> TensorDict:
+    """A tensordict of entries that are known to have this batch size and device.
+
+    Goes around the checks of the public constructor: they cost more than a small environment's step.
+    """
     return TensorDict._new_unsafe(tree, batch_size=batch_size, device=device, nested=False)
+
+
+def keep_entries(tree: dict[str, Any], td: TensorDictBase) -> None:
+    """Add the root's entries of a stepped tensordict to the tree of the next root, where it has none of its own."""
+    for name, value in td.items():
+        if name in ("next", RESET, STEP):
+            continue
+        own = tree.get(name)
+        if own is None:
+            tree[name] = value
+        elif isinstance(own, TensorDictBase) and isinstance(value, TensorDictBase):
+            keep_unknown(own, value)
+
+
+def keep_unknown(following: TensorDictBase, passed: TensorDictBase) -> None:
+    """Put values that the caller passed under `next` back where the environment gave none, at any depth."""
+    own = set(following.keys())
+    for name, value in passed.items():
+        if name not in own:
+            following.set(name, value)
+        elif isinstance(value, TensorDictBase):
+            below = following.get(name)
+            if isinstance(below, TensorDictBase):
+                keep_unknown(below, value)
