@@ -244,13 +244,13 @@ def split(
     """
     num_envs = header.shape[0]
     fixed = HEADER_ROOM + ALIGNMENT * len(leaves)
-    per_env = sum(leaf.length for leaf in leaves) / max(num_envs, 1)
-    if fixed + per_env * num_envs <= max_bytes or num_envs == 0:
+    if fixed + sum(leaf.length for leaf in leaves) <= max_bytes or num_envs == 0:
         return [(header, list(leaves))]
-    room = int((max_bytes - fixed) // per_env) if max_bytes > fixed else 0
+    per_env = max(1, sum(_largest_row(leaf, num_envs) for leaf in leaves))
+    room = max(0, max_bytes - fixed) // per_env
     if room < 1:
         raise FrameError(
-            f"one environment's share of the batch takes {math.ceil(per_env)} bytes of at most {max(0, max_bytes - fixed)}:"
+            f"one environment's share of the batch takes {per_env} bytes of at most {max(0, max_bytes - fixed)}:"
             " raise stream.maxFrameBytes or lower collector.framesPerBatch"
         )
     starts = range(0, num_envs, room)
@@ -277,6 +277,16 @@ def layout_of(header: BatchHeader) -> Layout:
     """
     dims = len(header.shape)
     return Layout({b.name: {"dtype": b.dtype, "shape": list(b.shape[dims:])} for b in header.buffers})
+
+
+def _largest_row(leaf: Leaf, num_envs: int) -> int:
+    """Bytes of the environment that takes most of a leaf. Tensors' rows are equal, texts are not."""
+    if leaf.dtype == JSON_DTYPE:
+        return max(
+            (len(json.dumps(row, separators=(",", ":"))) + 2 for row in json.loads(bytes(leaf.data))),
+            default=0,
+        )
+    return leaf.length // num_envs
 
 
 def _rows(leaf: Leaf, first: int, last: int, num_envs: int) -> Leaf:
