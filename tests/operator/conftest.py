@@ -1,0 +1,11 @@
+"""Puts the operator tests' own builders and fakes on the path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+SUPPORT = str(Path(__file__).parent / "support")
+
+if SUPPORT not in sys.path:
+    sys.path.insert(0, SUPPORT)
