@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
-from rollout_api import errors
+from rollout_api import errors, openapi
 from rollout_api.auth import Auth
 from rollout_api.descriptions import JobDescriptions
 from rollout_api.feeds import Feeds
@@ -92,7 +92,7 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     _check_rights(app)
-    _document_security(app)
+    openapi.install(app)
     return app
 
 
@@ -175,21 +175,3 @@ def api_routes(app: FastAPI) -> Iterator[APIRoute]:
     for route in app.routes:
         if isinstance(route, APIRoute):
             yield route
-
-
-def _document_security(app: FastAPI) -> None:
-    """Say in the schema what the middleware does: a token for everything but what is public."""
-    make = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = make()
-        components = schema.setdefault("components", {})
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        schema["security"] = [{"token": []}]
-        for path, operations in schema["paths"].items():
-            for method, operation in operations.items():
-                if (method.upper(), path) in PUBLIC:
-                    operation["security"] = []
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

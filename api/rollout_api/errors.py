@@ -6,6 +6,7 @@ put into an answer: an unexpected error becomes `internal` with an incident numb
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from rollout_api import store
 from rollout_contract import errors as contract
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:rolloutjob:problem:"
+PROBLEM_SCHEMA = {"$ref": "#/components/schemas/ProblemBody"}
 MAX_SHOWN_VALUE = 200
 """Characters of a refused value that are sent back; what is longer helps nobody."""
 
@@ -145,7 +147,11 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """The answer."""
-        return JSONResponse(self.body(), self.kind.status, self.headers, media_type=MEDIA_TYPE)
+        # what is sent back of a request may hold lone surrogates, which no encoding takes
+        text = json.dumps(self.body(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return Response(
+            text.encode("utf-8", "replace"), self.kind.status, self.headers, media_type=MEDIA_TYPE
+        )
 
 
 def fault_bodies(faults: Iterable[Fault]) -> list[FaultBody]:
@@ -210,7 +216,7 @@ def spec_problem(faults: Sequence[Fault], kind: Kind = Kind.SPEC_INVALID) -> Pro
     )
 
 
-def weights_problem(problems: Sequence[str]) -> Problem:
+def weights_problem(problems: Sequence[str], members: Mapping[str, Any] | None = None) -> Problem:
     """Weights that do not fit, every difference listed; the path is the name of the parameter, where there is one."""
     faults = []
     for problem in problems:
@@ -291,13 +297,13 @@ def install(app: FastAPI) -> None:
 def documented(*kinds: Kind) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with these problems, beside those that every route may."""
     by_status: dict[int, list[Kind]] = {}
-    for kind in (*kinds, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.INTERNAL):
+    for kind in (*kinds, Kind.UNAUTHENTICATED, Kind.FORBIDDEN, Kind.INVALID, Kind.INTERNAL):
         by_status.setdefault(kind.status, []).append(kind)
     return {
         status: {
             "model": ProblemBody,
             "description": " or ".join(dict.fromkeys(kind.title for kind in found)),
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}},
+            "content": {MEDIA_TYPE: {"schema": PROBLEM_SCHEMA}},
         }
         for status, found in by_status.items()
     }

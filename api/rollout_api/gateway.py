@@ -19,7 +19,7 @@ from rollout_api.settings import ApiSettings
 from rollout_api.store import JobStore
 from rollout_contract import names
 from rollout_contract.spec import RolloutJob
-from rollout_stream.aio import AsyncSession, Control
+from rollout_stream.aio import AsyncSession, Control, Weights
 
 RESOURCE = names.PLURAL
 
@@ -41,6 +41,10 @@ class Gateway:
     def control(self, job: RolloutJob) -> Control:
         """The job's control plane in Redis; nothing is asked yet."""
         return Control(self.stream, job.ref)
+
+    def weights(self, job: RolloutJob) -> Weights:
+        """The job's weights in Redis; nothing is asked yet."""
+        return Weights(self.stream, job.ref)
 
     async def close_streams(self) -> None:
         """End what would otherwise last as long as its client: event streams."""

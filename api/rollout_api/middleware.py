@@ -211,6 +211,7 @@ class _Bounded:
         is_upload = is_transfer and scope["method"] == "PUT"
         self._max_bytes = None if is_upload else limits.max_body_bytes
         self._idle_s = limits.body_idle_s
+        self._send_idle_s = limits.send_idle_s
         self.seconds: float | None = limits.transfer_s if is_transfer else limits.request_s
         if _EVENTS.fullmatch(scope["path"]):
             self.seconds = None
@@ -249,7 +250,8 @@ class _Bounded:
         if self.problem is not None and not self.is_started:
             raise _GaveUpReading  # the framework made an answer of its own of our giving up: ours is the right one
         self.is_started = True
-        await self._send(message)
+        async with asyncio.timeout(self._send_idle_s):
+            await self._send(message)
 
     def _too_large(self) -> Problem:
         return Problem(

@@ -14,6 +14,7 @@ from rollout_api.errors import Kind, Problem, documented, spec_problem
 from rollout_api.gateway import Allowed, JobName, Namespace, TheGateway, TheJob
 from rollout_api.merge_patch import merged
 from rollout_api.models import JobList, ListMeta
+from rollout_api.openapi import JOB_EXAMPLE
 from rollout_api.store import Conflict, JobPage, JobStore, LabelSelector
 from rollout_contract.errors import Fault, SpecError
 from rollout_contract.json_check import DocumentTooLarge, json_faults
@@ -52,22 +53,6 @@ IfMatch = Annotated[
     ),
 ]
 
-_MANIFEST_EXAMPLE: Final = {
-    "apiVersion": "rolloutjob.dev/v1alpha1",
-    "kind": "RolloutJob",
-    "metadata": {"name": "cartpole"},
-    "spec": {
-        "env": {
-            "entrypoint": "rollout_worker.envs:GymEnv",
-            "kwargs": {"env_name": "CartPole-v1"},
-            "envsPerWorker": 16,
-        },
-        "policy": {"entrypoint": "policy:make_policy"},
-        "collector": {"framesPerBatch": 4096, "totalFrames": 1000000},
-        "replicas": 2,
-    },
-}
-
 
 def _body(media_types: Sequence[str], content: Mapping[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {name: dict(content) for name in media_types}}}
@@ -75,7 +60,7 @@ def _body(media_types: Sequence[str], content: Mapping[str, Any]) -> dict[str, A
 
 _MANIFEST_BODY: Final = _body(
     ("application/yaml", "application/json"),
-    {"schema": {"$ref": "#/components/schemas/RolloutJob"}, "example": _MANIFEST_EXAMPLE},
+    {"schema": {"$ref": "#/components/schemas/RolloutJob"}, "example": JOB_EXAMPLE},
 )
 _PATCH_BODY: Final = _body(
     (bodies.MERGE_PATCH, "application/json"),

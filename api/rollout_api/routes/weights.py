@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Path, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from rollout_api import upload
 from rollout_api.bodies import media_type_of
@@ -26,14 +28,17 @@ from rollout_api.models import Published, WeightsList
 from rollout_api.routes.jobs import JOB
 from rollout_api.views import time_text, weights_list
 from rollout_contract import quantities
+from rollout_contract.errors import WeightsError
 from rollout_contract.messages import WeightsRecord
 from rollout_contract.spec import Determinism, RolloutJob
+from rollout_stream.aio import Weights
 
 router = APIRouter(tags=["weights"])
 RESOURCE: Final = "rolloutjobs/weights"
 MEDIA_TYPE: Final = "application/vnd.safetensors"
 TAKEN: Final = frozenset({"", "application/octet-stream", "application/x-safetensors", MEDIA_TYPE})
 LATEST: Final = "latest"
+PIECE_BYTES: Final = 256 * 1024
 _VERSION: Final = r"^([1-9][0-9]{0,15}|latest)$"
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _BINARY: Final[dict[str, Any]] = {"schema": {"type": "string", "format": "binary"}}
@@ -109,11 +114,12 @@ async def put_weights(
     """
     _check_job(job)
     asked = _upload_request(request, job, content_digest, checksum, idempotency_key, if_match)
-    port = gateway.stream.job(job.ref)
+    weights = gateway.weights(job)
     with gateway.uploads:
-        await _check_version(asked, port.versions)
-        layout = await port.weights_layout()
-        record = await upload.receive_weights(_counted(request, gateway), asked, port, layout=layout)
+        await _check_version(asked, weights)
+        record = await upload.receive_weights(
+            request.stream(), asked, weights, count=gateway.metrics.uploaded_bytes.inc
+        )
     gateway.live.forget(job.ref)
     published = Published(policy_version=record.version, size_bytes=record.size, digest=record.digest)
     path = JOB.format(namespace=job.metadata.namespace, name=job.metadata.name)
@@ -157,7 +163,6 @@ def _upload_request(
         )
     try:
         return upload.UploadRequest(
-            length=length,
             max_bytes=max_bytes,
             sha256=expected_sha256(content_digest, checksum),
             expected_version=version_to_match(if_match, "version"),
@@ -167,19 +172,14 @@ def _upload_request(
         raise Problem(Kind.MALFORMED, f"The headers cannot be read: {error}.") from error
 
 
-async def _check_version(asked: upload.UploadRequest, versions: Any) -> None:
+async def _check_version(asked: upload.UploadRequest, weights: Weights) -> None:
     """Refuse an overtaken upload before its body is read; a key may belong to the very upload that overtook it."""
     if asked.expected_version is None or asked.idempotency_key is not None:
         return
-    newest = max((record.version for record in await versions()), default=0)
+    record = await weights.latest()
+    newest = record.version if record else 0
     if newest != asked.expected_version:
         raise upload.version_problem(asked.expected_version, newest)
-
-
-async def _counted(request: Request, gateway: Gateway) -> AsyncIterator[bytes]:
-    async for data in request.stream():
-        gateway.metrics.uploaded_bytes.inc(len(data))
-        yield data
 
 
 @router.get(
@@ -190,7 +190,7 @@ async def _counted(request: Request, gateway: Gateway) -> AsyncIterator[bytes]:
 )
 async def list_weights(job: TheJob, gateway: TheGateway) -> WeightsList:
     """Newest first, each with size, digest, time and how many workers act with it."""
-    records = await gateway.stream.job(job.ref).versions()
+    records = await gateway.weights(job).versions()
     look = await look_at(gateway, job)
     return weights_list(records, look.facts.workers, look.server_now)
 
@@ -220,8 +220,8 @@ async def get_weights(
 ) -> Response:
     """The bytes as they were published. The `ETag` is their SHA-256, so it is the same wherever they are."""
     gateway.downloads.refuse_if_full()  # not later: once the answer has begun it cannot become a refusal
-    port = gateway.stream.job(job.ref)
-    record = _record_of(await port.versions(), version)
+    weights = gateway.weights(job)
+    record = _record_of(await weights.versions(), version)
     headers = _headers_of(record)
     if matches_none(if_none_match, record.digest):
         return Response(status_code=304, headers=headers)
@@ -230,8 +230,13 @@ async def get_weights(
     headers["content-length"] = str(piece.stop - piece.start)
     if wanted is not None:
         headers["content-range"] = wanted.header(record.size)
-    body = _taken(gateway, port.read(record, piece.start, piece.stop))
-    return StreamingResponse(body, 206 if wanted else 200, headers, media_type=MEDIA_TYPE)
+    chunks = weights.read(record, piece.start, piece.stop)
+    try:
+        first = await anext(chunks)  # what is gone by now is said before the answer begins
+    except WeightsError as error:
+        raise Problem(Kind.NOT_FOUND, f"{error}.") from error
+    body = _taken(gateway, first, chunks)
+    return _Download(body, 206 if wanted else 200, headers)
 
 
 def _record_of(records: Sequence[WeightsRecord], version: str) -> WeightsRecord:
@@ -270,8 +275,25 @@ def _range_of(header: str | None, record: WeightsRecord) -> ByteRange | None:
         ) from error
 
 
-async def _taken(gateway: Gateway, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+class _Download(StreamingResponse):
+    """A stream of bytes whose source is closed at once when the client goes, not when it is collected."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes], status: int, headers: dict[str, str]) -> None:
+        super().__init__(chunks, status, headers, media_type=MEDIA_TYPE)
+        self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._chunks):
+            await super().__call__(scope, receive, send)
+
+
+async def _taken(gateway: Gateway, first: bytes, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """The chunks in pieces, so that a slow client is seen to take some."""
     with gateway.downloads:
-        async for data in chunks:
-            gateway.metrics.downloaded_bytes.inc(len(data))
-            yield data
+        chunk: bytes | None = first
+        while chunk is not None:
+            for start in range(0, len(chunk), PIECE_BYTES):
+                piece = chunk[start : start + PIECE_BYTES]
+                gateway.metrics.downloaded_bytes.inc(len(piece))
+                yield piece
+            chunk = await anext(chunks, None)
