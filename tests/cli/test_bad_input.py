@@ -45,11 +45,11 @@ FAULTY = [
 @pytest.mark.parametrize("command", ["validate", "run"])
 @pytest.mark.parametrize(("path", "value", "named"), FAULTY)
 def test_a_faulty_manifest_is_refused_with_its_path(
-    command, path, value, named, manifest, write_manifest, ctl, tmp_path
+    command, path, value, named, manifest, write_manifest, ctl_here, tmp_path
 ):
     file = write_manifest(changed(manifest, path, value))
 
-    done = ctl(command, file)
+    done = ctl_here(command, file)
 
     assert done.returncode == 2, done.stderr
     assert named in done.stderr
@@ -67,22 +67,22 @@ def test_a_faulty_manifest_is_refused_with_its_path(
     ],
 )
 @pytest.mark.parametrize("command", ["validate", "run"])
-def test_what_is_no_job_is_refused(command, content, words, write_manifest, ctl):
-    done = ctl(command, write_manifest(content))
+def test_what_is_no_job_is_refused(command, content, words, write_manifest, ctl_here):
+    done = ctl_here(command, write_manifest(content))
 
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_all_faults_of_all_files_are_listed(manifest, write_manifest, ctl, tmp_path):
+def test_all_faults_of_all_files_are_listed(manifest, write_manifest, ctl_here, tmp_path):
     good = write_manifest(manifest)
     bad = tmp_path / "bad.yaml"
     manifest["spec"]["collector"]["framesPerBatch"] = 0
     manifest["spec"]["env"]["envsPerWorker"] = -3
     bad.write_text(yaml.safe_dump(manifest))
 
-    done = ctl("validate", bad, good, tmp_path / "missing.yaml")
+    done = ctl_here("validate", bad, good, tmp_path / "missing.yaml")
 
     assert done.returncode == 2
     assert done.stdout == f"{good}: RolloutJob tiny is valid\n"
@@ -108,8 +108,8 @@ def test_all_faults_of_all_files_are_listed(manifest, write_manifest, ctl, tmp_p
         pytest.param(["--bogus"], "--bogus", id="unknown option"),
     ],
 )
-def test_a_command_line_that_cannot_be_run(arguments, words, manifest, write_manifest, ctl, tmp_path):
-    done = ctl("run", write_manifest(manifest), *arguments)
+def test_a_command_line_that_cannot_be_run(arguments, words, manifest, write_manifest, ctl_here, tmp_path):
+    done = ctl_here("run", write_manifest(manifest), *arguments)
 
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
@@ -190,8 +190,8 @@ def test_help_is_quick(tmp_path):
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["nonsense"], ["validate"], ["seed", "a", "b"]])
-def test_a_wrong_command_line_says_how_to_call_it(command, ctl):
-    done = ctl(*command)
+def test_a_wrong_command_line_says_how_to_call_it(command, ctl_here):
+    done = ctl_here(*command)
 
     assert done.returncode == 2
     assert "usage: rolloutctl" in done.stderr
@@ -200,8 +200,8 @@ def test_a_wrong_command_line_says_how_to_call_it(command, ctl):
 @pytest.mark.parametrize(
     "command", ["run", "validate", "get", "logs", "weights", "seed", "suspend", "resume", "complete"]
 )
-def test_every_command_has_help(command, ctl):
-    assert ctl(command, "--help").returncode == 0
+def test_every_command_has_help(command, ctl_here):
+    assert ctl_here(command, "--help").returncode == 0
 
 
 def test_asking_for_help_loads_nothing_heavy():
@@ -217,17 +217,19 @@ def test_asking_for_help_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize("command", ["get", "suspend", "seed", "weights"])
-def test_without_a_gateway_the_commands_say_what_to_name(command, ctl):
-    done = ctl(command, *(["tiny"] if command != "get" else []))
+def test_without_a_gateway_the_commands_say_what_to_name(command, ctl_here):
+    done = ctl_here(command, *(["tiny"] if command != "get" else []))
 
     assert done.returncode == 2
     assert "--url" in done.stderr
 
 
-def test_a_gateway_that_does_not_answer(ctl):
+def test_a_gateway_that_does_not_answer(ctl_here):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        done = ctl("get", "tiny", "--url", f"http://127.0.0.1:{nobody.getsockname()[1]}", "-n", "default")
+        done = ctl_here(
+            "get", "tiny", "--url", f"http://127.0.0.1:{nobody.getsockname()[1]}", "-n", "default"
+        )
 
     assert done.returncode == 1
     assert "does not answer" in done.stderr

@@ -28,7 +28,9 @@ class FrameRate:
         self._points: deque[tuple[float, int]] = deque()
 
     def add(self, time_s: float, frames: int) -> float | None:
-        """The rate with this count; None as long as there is only one."""
+        """The rate with this count; None as long as there is only one. Begins with the first frame."""
+        if frames == 0:
+            self._points.clear()
         self._points.append((time_s, frames))
         while len(self._points) > 2 and time_s - self._points[1][0] >= RATE_WINDOW_S:
             self._points.popleft()
