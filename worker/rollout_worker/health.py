@@ -16,7 +16,7 @@ from pathlib import Path
 from rollout_contract.messages import WorkerState
 from rollout_contract.podenv import HealthAddress
 
-_NOT_READY = frozenset({WorkerState.STARTING, WorkerState.DRAINING, WorkerState.FINISHED, WorkerState.FAILED})
+_NOT_READY = frozenset({WorkerState.STARTING, WorkerState.DRAINING, WorkerState.FAILED})
 
 
 class Vitals:

@@ -107,7 +107,7 @@ class WorkerLoop:
                 case pacing.Fenced():
                     raise WriterFenced(f"a newer attempt of worker {self.document.worker.slot} has written")
                 case pacing.Wait(state):
-                    self._turn(state)
+                    self._idle(state)
                     self._stop.wait(wait_s)
                     wait_s = min(2 * wait_s, LONGEST_WAIT_S)
                     news = self._writer.reserve(self._want())
@@ -229,6 +229,15 @@ class WorkerLoop:
             self.standing = replace(self.standing, rejected_version=version, last_error=str(error)[:512])
         else:
             self.standing.loaded_version = version
+
+    def _idle(self, state: WorkerState) -> None:
+        """Wait in this state; once the worker's share is used up, readers of rounds must know at once that no more comes."""
+        if self._share is not None and self._appended >= self._share:
+            if self.standing.state is not WorkerState.FINISHED:
+                self._turn(WorkerState.FINISHED)
+                self._writer.heartbeat(self._beat(self.standing))
+            state = WorkerState.FINISHED
+        self._turn(state)
 
     def _turn(self, state: WorkerState) -> None:
         self.standing.state = state

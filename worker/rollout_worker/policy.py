@@ -13,20 +13,23 @@ What a policy may be:
 from __future__ import annotations
 
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import torch
-from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.distributions import Distribution
 
 from rollout_contract.errors import ConfigurationError, PolicyError
 from rollout_contract.spec import Exploration
 from rollout_worker.envs.specs import Composite
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
 
 Key = tuple[str, ...]
 Views = Mapping[Key, Tensor]
@@ -251,6 +254,8 @@ def _parameter_names(target: Callable[..., Any]) -> list[str]:
 
 
 def _call_with_tensordict(policy: Callable[..., Any], observation: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    from tensordict import TensorDict, TensorDictBase
+
     num_envs = next(iter(observation.values())).shape[0]
     data = TensorDict(batch_size=[num_envs])
     for key, value in observation.items():
@@ -267,7 +272,7 @@ def _as_leaves(returned: object, exploration: Exploration) -> dict[Key, Tensor]:
         case Distribution():
             action = sample(returned, exploration)
             return {ACTION: action, LOG_PROB: returned.log_prob(action)}
-        case TensorDictBase():
+        case _ if _is_tensordict(returned):
             return dict(_items(returned))
         case Mapping():
             leaves = {(k,) if isinstance(k, str) else tuple(k): v for k, v in returned.items()}
@@ -276,6 +281,12 @@ def _as_leaves(returned: object, exploration: Exploration) -> dict[Key, Tensor]:
         f"the policy returned a {type(returned).__name__}: it must be a tensor (the action), a dict of tensors with an "
         "'action', or a torch Distribution"
     )
+
+
+def _is_tensordict(value: object) -> TypeGuard[TensorDictBase]:
+    """Without loading tensordict: a value of its class cannot come from a module that is not loaded."""
+    module = sys.modules.get("tensordict")
+    return module is not None and isinstance(value, module.TensorDictBase)
 
 
 def _items(data: TensorDictBase) -> Iterator[tuple[Key, Tensor]]:

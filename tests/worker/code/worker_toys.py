@@ -129,3 +129,15 @@ def make_wrong_shape(observation_spec: Any, action_spec: Any) -> Any:
 
 
 not_callable = 3
+
+
+class Marked(Linear):
+    """Marks every frame that it acts on with 1; random frames have 0 there."""
+
+    def forward(self, observation: torch.Tensor) -> dict[str, torch.Tensor]:
+        mark = torch.ones(len(observation))
+        return {"action": torch.zeros(len(observation), dtype=torch.int64), "mark": mark}
+
+
+def make_marked(observation_spec: Any, action_spec: Any) -> Marked:
+    return Marked()

@@ -47,7 +47,17 @@ def test_a_reset_from_outside_draws_fresh_ids() -> None:
     ids.renew(np.array([False, True]))
     assert numbered(ids, done_of([9, 9], 2)) == [[0, 0], [2, 2]]
     ids.renew()
-    assert numbered(ids, done_of([9, 9], 1)) == [[3], [4]]
+    assert numbered(ids, done_of([1, 9], 1)) == [[3], [4]]
+    ids.renew()
+    assert ids.current.tolist() == [5, 6], "5 was drawn at the end of the episode and no frame had it"
+
+
+@pytest.mark.row("C-52")
+def test_an_id_without_a_frame_is_kept() -> None:
+    ids = TrajectoryIds(2, base=10)
+    ids.renew()
+    ids.renew()
+    assert ids.current.tolist() == [10, 11]
 
 
 def by_loop(done: np.ndarray, base: int) -> list[list[int]]:

@@ -23,11 +23,16 @@ class TrajectoryIds:
     def __init__(self, num_envs: int, *, base: int = 0) -> None:
         self._next = base
         self.current: Ids = np.zeros(num_envs, dtype=np.int64)
+        self._is_used: Flags = np.ones(num_envs, dtype=bool)
         self.renew()
 
     def renew(self, envs: Flags | None = None) -> None:
-        """Fresh ids for the marked environments (None: all), because they were reset from outside."""
-        chosen = np.ones(len(self.current), dtype=bool) if envs is None else envs
+        """Fresh ids for the marked environments (None: all), because they were reset from outside.
+
+        An id that no frame has is kept.
+        """
+        chosen = self._is_used.copy() if envs is None else self._is_used & envs
+        self._is_used[chosen] = False
         count = int(chosen.sum())
         self.current[chosen] = np.arange(self._next, self._next + count)
         self._next += count
@@ -49,4 +54,5 @@ class TrajectoryIds:
         np.maximum.accumulate(ids, axis=0, out=ids)
         out[...] = ids[:-1].T
         self.current[:num_envs] = ids[-1]
+        self._is_used[:num_envs] = ~by_frame[-1]
         self._next += int(by_frame.sum())

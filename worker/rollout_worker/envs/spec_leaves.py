@@ -13,7 +13,6 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
-from tensordict import NonTensorData, NonTensorStack
 
 Shape: TypeAlias = int | Sequence[int] | torch.Size
 Device: TypeAlias = torch.device | str | int | None
@@ -525,6 +524,8 @@ class NonTensor(Spec):
 
 
 def _stacked(value: Any, shape: Sequence[int]) -> Any:
+    from tensordict import NonTensorData, NonTensorStack  # slow to load, and needed by few
+
     if not shape:
         return NonTensorData(value)
     return NonTensorStack(*(_stacked(value, shape[1:]) for _ in range(shape[0])))

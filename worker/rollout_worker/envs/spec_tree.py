@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from tensordict import TensorDict
 
 from rollout_worker.envs.spec_leaves import Device, Shape, Spec, as_device, as_shape, expanded, indexed
 
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
 Name = str | tuple[str, ...]
+
+
+def _tensordict(
+    values: dict[str, Any], batch_size: tuple[int, ...], device: torch.device | None
+) -> TensorDict:
+    # Loading tensordict takes longer than loading torch: only those who make one pay for it.
+    from tensordict import TensorDict
+
+    return TensorDict(values, batch_size=batch_size, device=device)
 
 
 def flat_key(name: Name) -> tuple[str, ...]:
@@ -160,7 +171,7 @@ class Composite(Spec):
 
     def encode(self, value: Mapping[Any, Any]) -> TensorDict:
         encoded = {name: spec.encode(value[name]) for name, spec in self._entries.items()}
-        return TensorDict(encoded, batch_size=self.shape, device=self.device)
+        return _tensordict(encoded, self.shape, self.device)
 
     def expand(self, *shape: Any) -> Self:
         new, old = expanded(self.shape, shape), len(self.shape)
@@ -192,7 +203,7 @@ class Composite(Spec):
 
     def _values(self, shape: Shape, make: Any) -> TensorDict:
         made = {name: make(spec) for name, spec in self._entries.items()}
-        return TensorDict(made, batch_size=(*as_shape(shape), *self.shape), device=self.device)
+        return _tensordict(made, (*as_shape(shape), *self.shape), self.device)
 
     def _mapped(self, change: Any, *, shape: torch.Size) -> Self:
         made = type(self)(shape=shape, device=self.device)
