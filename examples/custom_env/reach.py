@@ -29,4 +29,4 @@ class Reach(gym.Env):
         return self._observe(), -distance, is_there, is_late, {}
 
     def _observe(self) -> dict:
-        return {"position": self.position, "goal": self.goal}
+        return {"position": self.position.copy(), "goal": self.goal.copy()}
