@@ -174,6 +174,8 @@ def test_a_terminal_shows_all_of_it():
         "1,500 of 6,000 (25.0 %)",
         "21.50",
         "4, lag 1",
+        "│  worker ",
+        "last error",
         "default-19",
         "and 5 more",
         "ready 1/1, 2 restarts",

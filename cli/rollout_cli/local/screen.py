@@ -98,7 +98,7 @@ def drawing(view: View) -> RenderableType:
     """The view as boxes and tables."""
     parts: list[RenderableType] = [_head(view)]
     if view.percent is not None:
-        parts.append(ProgressBar(total=100.0, completed=min(100.0, view.percent)))
+        parts.append(_bar(view.percent))
     parts.append(_workers(view))
     for condition in remarkable(view.conditions):
         text = f"{condition.type}={condition.status} {condition.reason}"
@@ -115,6 +115,13 @@ def drawing(view: View) -> RenderableType:
         parts.append(Panel(lines, title=title, title_align="left"))
     subtitle = f"{clock(view.elapsed_s)}  {view.gateway}".rstrip()
     return Panel(Group(*parts), title=f"{view.job}: {view.state}", title_align="left", subtitle=subtitle)
+
+
+def _bar(percent: float) -> Table:
+    """In a table of its own: the bar alone ends no line."""
+    grid = Table.grid(expand=True)
+    grid.add_row(ProgressBar(total=100.0, completed=min(100.0, percent)))
+    return grid
 
 
 def _head(view: View) -> Table:
