@@ -231,6 +231,7 @@ def decode(frame: BytesLike, *, max_raw_bytes: int = MAX_RAW_BYTES) -> Frame:
         )
     header = _header_of(document)
     _check_buffers(header.buffers, len(body), what="to read", max_raw_bytes=max_raw_bytes)
+    _check_tree(header)
     return Frame(header, body)
 
 
@@ -322,6 +323,7 @@ def _pieces(specs: Sequence[BufferSpec], leaves: Sequence[Leaf]) -> Iterator[Byt
 
 
 def _prefix_of(header: BatchHeader, pieces: Sequence[BytesLike], body_size: int) -> bytes:
+    _check_tree(header)
     text = _header_json(header, body_size)
     if len(text) > MAX_HEADER_BYTES:
         header = replace(header, episodes=replace(header.episodes, newest=()))
@@ -507,6 +509,20 @@ def _check_buffers(
         end, before = spec.offset + spec.length, spec.name
     if (raw := sum(spec.raw_length for spec in specs)) > max_raw_bytes:
         raise FrameError(f"the buffers hold {raw} bytes unpacked, at most {max_raw_bytes} are allowed")
+
+
+def _check_tree(header: BatchHeader) -> None:
+    """Every leaf has the batch's shape first, and no leaf lies where another one has its parents."""
+    dims = len(header.shape)
+    names = {spec.name for spec in header.buffers}
+    for spec in header.buffers:
+        if spec.shape[:dims] != header.shape:
+            raise FrameError(
+                f"{_shown(spec.name)}: shape {list(spec.shape)} does not begin with the batch's {list(header.shape)}"
+            )
+        parts = split_key(spec.name)
+        if not all(parts) or any(KEY_SEPARATOR.join(parts[:n]) in names for n in range(1, len(parts))):
+            raise FrameError(f"{_shown(spec.name)}: a part of the key is empty, or is a leaf itself")
 
 
 def _check_lengths(spec: BufferSpec, shown: str) -> None:

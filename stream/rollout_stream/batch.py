@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rollout_contract.wire import BatchHeader, Frame
+from rollout_stream.leaves import Contents
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -19,10 +20,19 @@ class Batch:
     acked at the end of the block, unless an error leaves it: then it comes again.
     """
 
-    __slots__ = ("_ack", "_data", "_frame", "deliveries", "entry_id", "is_acked")
+    __slots__ = ("_ack", "_contents", "_data", "_frame", "deliveries", "entry_id", "is_acked")
 
-    def __init__(self, frame: Frame, *, entry_id: str, deliveries: int, ack: Callable[[Batch], None]) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        contents: Contents,
+        *,
+        entry_id: str,
+        deliveries: int,
+        ack: Callable[[Batch], None],
+    ) -> None:
         self._frame = frame
+        self._contents = contents
         self._ack = ack
         self._data: TensorDict | None = None
         self.entry_id = entry_id
@@ -52,11 +62,11 @@ class Batch:
 
     @property
     def data(self) -> TensorDict:
-        """The batch's tensors, mapped onto the bytes that were received. Built at the first use; FrameError."""
+        """The batch's tensors, mapped onto the bytes that were received. Built at the first use."""
         if self._data is None:
             from rollout_stream import codec
 
-            self._data = codec.data_of(self._frame)
+            self._data = codec.data_of(self._frame, self._contents)
         return self._data
 
     def ack(self) -> None:

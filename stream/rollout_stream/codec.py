@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from tensordict import NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
 
 from rollout_contract.errors import FrameError, WeightsRejected
 from rollout_contract.messages import Layout
@@ -27,7 +26,11 @@ from rollout_contract.wire import (
     split_key,
 )
 from rollout_stream import safetensors
-from rollout_stream.compression import unpacked
+from rollout_stream.leaves import Contents, contents_of
+
+if TYPE_CHECKING:
+    # Loading tensordict takes longer than loading torch, and a worker loads weights without it.
+    from tensordict import TensorDict, TensorDictBase
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {name: getattr(torch, name) for name in ITEM_BYTES}
 NAMES: Final[Mapping[torch.dtype, str]] = {dtype: name for name, dtype in DTYPES.items()}
@@ -46,17 +49,21 @@ def leaves_of(data: TensorDictBase) -> list[Leaf]:
     return [_leaf(join_key(path), value, tuple(data.batch_size)) for path, value in _items(data, ())]
 
 
-def data_of(frame: Frame) -> TensorDict:
-    """The batch of a frame, mapped onto its bytes. FrameError if a leaf does not unpack."""
-    body = _bytes_tensor(frame.body)
+def data_of(frame: Frame, contents: Contents | None = None) -> TensorDict:
+    """The batch of a frame, mapped onto its bytes.
+
+    `contents` are the frame's leaves if they are ready already. FrameError if a leaf does not unpack.
+    """
+    from tensordict import TensorDict
+
+    contents = contents_of(frame) if contents is None else contents
     tree: dict[str, Any] = {}
     for spec in frame.header.buffers:
-        if spec.dtype == JSON_DTYPE:
-            value: Any = _from_json(spec.name, unpacked(frame, spec), spec.shape)
-        elif spec.compression == "none":
-            value = _tensor(body[spec.offset : spec.offset + spec.length], spec.dtype, spec.shape)
+        content = contents[spec.name]
+        if isinstance(content, list):
+            value: Any = _texts(content, spec.shape)
         else:
-            value = _tensor(_bytes_tensor(unpacked(frame, spec)), spec.dtype, spec.shape)
+            value = _tensor(_bytes_tensor(content), spec.dtype, spec.shape)
         *parents, last = split_key(spec.name)
         node = tree
         for parent in parents:
@@ -118,7 +125,6 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         wide = tensor if tensor.element_size() > 1 else tensor.to(torch.float32)
-        # One pass over the memory: the sum of 0 × x is 0 exactly if every x is finite.
         if wide.numel() and not bool(torch.isfinite(wide.detach()).all()):
             problems.append(
                 f"{name}: {int((~torch.isfinite(wide)).sum())} of {wide.numel()} values are not finite"
@@ -136,6 +142,8 @@ def layout_of_state(weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> La
 
 
 def _items(data: TensorDictBase, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    from tensordict import TensorDictBase, is_non_tensor
+
     for key in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows, not its keys
         value = data._get_str(key, None) if hasattr(data, "_get_str") else data.get(key)
         if isinstance(value, TensorDictBase) and not is_non_tensor(value):
@@ -145,6 +153,8 @@ def _items(data: TensorDictBase, path: tuple[str, ...]) -> Iterator[tuple[tuple[
 
 
 def _leaf(name: str, value: Any, batch_size: tuple[int, ...]) -> Leaf:
+    from tensordict import is_non_tensor
+
     if isinstance(value, torch.Tensor):
         dtype = NAMES.get(value.dtype)
         if dtype is None or value.layout != torch.strided:
@@ -180,20 +190,10 @@ def _tensor(data: torch.Tensor, dtype: str, shape: Iterable[int]) -> torch.Tenso
     return data.view(DTYPES[dtype]).view(tuple(shape))
 
 
-def _from_json(name: str, data: BytesLike, shape: tuple[int, ...]) -> NonTensorStack:
-    try:
-        value = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
-        raise FrameError(f"leaf {_shown(name)}: its bytes are no JSON ({error})") from error
-    found, level = [], value
-    for _ in shape:
-        if not isinstance(level, list):
-            break
-        found.append(len(level))
-        level = level[0] if level else None
-    if tuple(found) != tuple(shape):
-        raise FrameError(f"leaf {_shown(name)}: JSON lists of {found} instead of {list(shape)}")
-    return NonTensorStack.from_list(value)
+def _texts(values: list[Any], shape: tuple[int, ...]) -> Any:
+    from tensordict import NonTensorData, NonTensorStack
+
+    return NonTensorData(None, batch_size=list(shape)) if 0 in shape else NonTensorStack.from_list(values)
 
 
 def _shown(name: str) -> str:

@@ -130,6 +130,8 @@ class Progress:
     worker_counters: Mapping[Slot, WorkerCounters]
     attempts: Mapping[Slot, int]
     """Highest attempt that joined, per slot."""
+    sequences: Mapping[Slot, int]
+    """Sequence of the newest batch, per slot."""
     groups: tuple[GroupProgress, ...]
     newest_version: int
     versions: tuple[WeightsRecord, ...]
@@ -201,6 +203,7 @@ def parse_progress(answers: Sequence[Any], keys: JobKeys) -> Progress:
         workers=tuple(workers),
         worker_counters=_worker_counters(counters),
         attempts={slot_of_field(k): int(v.split()[0]) for k, v in pairs_of(answers[5]).items()},
+        sequences={slot_of_field(k): int(v.split()[1]) for k, v in pairs_of(answers[5]).items()},
         groups=_groups(answers[7], {text_of(name) for name in answers[6]}, counters),
         newest_version=int(weights.get("newest", 0)),
         versions=versions_of(weights),

@@ -34,6 +34,7 @@ from rollout_stream.feed import (
     read_commands,
     state_commands,
 )
+from rollout_stream.leaves import contents_of
 from rollout_stream.progress import ControlState, control_commands
 from rollout_stream.session import Session
 
@@ -284,10 +285,11 @@ class BatchReader(Iterator[Batch]):
         try:
             frame = decode(entry.payload)
             self._check_layout(frame)
+            contents = contents_of(frame)
         except FrameError as error:
             self._set_aside(entry, str(error))
             return
-        batch = Batch(frame, entry_id=entry.entry_id, deliveries=entry.deliveries, ack=self._ack)
+        batch = Batch(frame, contents, entry_id=entry.entry_id, deliveries=entry.deliveries, ack=self._ack)
         with self._changed:
             self._held[entry.entry_id] = None
             self._queue.append(batch)
@@ -329,7 +331,7 @@ class BatchReader(Iterator[Batch]):
             return
         with self._changed:
             if self._queue or state.pending > state.own_pending or state.own_pending > len(self._held):
-                # Ours wait to be handed out, or another reader, alive or dead, has some: its own acks or our claims end this.
+                # Ours wait to be handed out, or another reader, alive or dead, has some: acks or claims will end it.
                 self._changed.wait(BLOCK_S / 4)
                 return
         error = None

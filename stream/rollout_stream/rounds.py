@@ -27,6 +27,7 @@ class Rounds(Iterator[tuple[Batch, ...]]):
         self._control = control
         self._slots = sorted(slots)
         self._waiting: dict[Slot, dict[int, Batch]] = {slot: {} for slot in self._slots}
+        self._newest: dict[Slot, int] = {}
 
     def __iter__(self) -> Self:
         return self
@@ -35,7 +36,9 @@ class Rounds(Iterator[tuple[Batch, ...]]):
         while not self._is_complete():
             batch = self._reader.next_within(1.0)
             if batch is not None:
-                self._waiting.setdefault(batch.header.worker.slot, {})[batch.header.sequence] = batch
+                slot, sequence = batch.header.worker.slot, batch.header.sequence
+                self._waiting.setdefault(slot, {})[sequence] = batch
+                self._newest[slot] = max(sequence, self._newest.get(slot, 0))
         if not any(self._waiting.values()):
             raise_end = next(self._reader)  # the reader's own end: StopIteration, or why the job failed
             raise StreamError(f"a batch came after the end: {raise_end}")
@@ -58,5 +61,12 @@ class Rounds(Iterator[tuple[Batch, ...]]):
         return not set(missing) - self._finished_slots()
 
     def _finished_slots(self) -> set[Slot]:
-        workers = self._control.read_progress().workers
-        return {Slot(w.group, w.index) for w in workers if w.state == WorkerState.FINISHED}
+        """Workers that make no more, and whose last batch was read here or acked before."""
+        progress = self._control.read_progress()
+        finished = (Slot(w.group, w.index) for w in progress.workers if w.state == WorkerState.FINISHED)
+        return {
+            slot
+            for slot in finished
+            if self._newest.get(slot, 0) >= progress.sequences.get(slot, 0)
+            or not progress.worker_counters[slot].unacked_batches
+        }
