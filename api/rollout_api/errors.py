@@ -224,9 +224,8 @@ def weights_problem(problems: Sequence[str], members: Mapping[str, Any] | None =
         faults.append(
             FaultBody(path=name, message=message) if message else FaultBody(path="", message=problem)
         )
-    return Problem(
-        Kind.WEIGHTS_INVALID, "The weights do not fit: " + "; ".join(problems)[:2000], faults=faults
-    )
+    detail = "The weights do not fit: " + "; ".join(problems)[:2000]
+    return Problem(Kind.WEIGHTS_INVALID, detail, faults=faults, members=members)
 
 
 def unavailable(detail: str, *, retry_after_s: int = 2) -> Problem:

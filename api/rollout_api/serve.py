@@ -74,7 +74,7 @@ def _config(app: FastAPI, grace_s: float) -> uvicorn.Config:
         ws="none",
         lifespan="off",  # entered by `serving`, so that what fails in it is raised there
         log_config=None,
-        access_log=False,  # it would log queries; `middleware.Guard` logs the path alone
+        access_log=False,  # `middleware.Guard` logs requests, without their queries
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=max(1, round(grace_s)),
@@ -120,13 +120,17 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Uvicorn's protocol with two additions: a deadline for the first request, and a way to cut the connection.
+    """Uvicorn's protocol with three changes: no log of its own, a deadline for the first request, and a way to cut the connection.
 
     Closing a connection waits until the client has taken what was written; for a client that takes nothing that is for
     ever. `extensions["rollout.abort"]` of a request's scope drops it at once.
     """
 
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.access_log = False  # whatever handlers the process has: uvicorn's line holds the query
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

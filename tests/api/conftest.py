@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 import json
 import shutil
 import socket
@@ -10,7 +12,7 @@ import struct
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,21 @@ class RedisServer:
             self.process.kill()
             self.process.wait(10)
             self.process = None
+
+
+async def until(is_so: Callable[[], Any], *, deadline_s: float = 10.0) -> None:
+    """Wait for a condition (or for one that is awaited) with a deadline."""
+    async with asyncio.timeout(deadline_s):
+        while True:
+            found = is_so()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Any:
+    return until
 
 
 def free_port() -> int:

@@ -1,0 +1,403 @@
+"""The gateway on a socket: events, uploads that are cut off, clients that are slow, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+
+from rollout_api.app import create_app
+from rollout_api.auth import TokenAuth
+from rollout_api.serve import bind, serving
+from rollout_api.settings import ApiSettings, Limits
+from rollout_cli.local.job_file import JobFile
+from rollout_cli.local.job_store import LocalStore
+from rollout_contract.spec import RolloutJob
+from rollout_stream.aio import AsyncSession, Control
+
+DEADLINE_S = 10.0
+
+
+@dataclass
+class Event:
+    """One event as a client sees it."""
+
+    id: str
+    name: str
+    data: Any
+
+
+async def events_of(answer: httpx2.Response) -> AsyncIterator[Event]:
+    """The events of a stream; comments and `retry` are passed over."""
+    fields: dict[str, str] = {}
+    async for line in answer.aiter_lines():
+        if line == "":
+            if "event" in fields:
+                yield Event(fields["id"], fields["event"], json.loads(fields["data"]))
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+
+
+async def first(events: AsyncIterator[Event], name: str) -> Event:
+    """The next event of this name."""
+    async with asyncio.timeout(DEADLINE_S):
+        async for event in events:
+            if event.name == name:
+                return event
+    raise AssertionError(f"the stream ended without {name}")
+
+
+@pytest.fixture
+async def caller(base_url: str, token: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client on the socket."""
+    async with httpx2.AsyncClient(
+        base_url=base_url, headers={"authorization": f"Bearer {token}"}, timeout=DEADLINE_S
+    ) as client:
+        yield client
+
+
+async def test_events_begin_with_how_things_are_and_go_on(
+    caller: httpx2.AsyncClient, path: str, control: Control, job_file: JobFile
+) -> None:
+    async with caller.stream("GET", path + "/events") as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = events_of(answer)
+        conditions = await first(events, "conditions")
+        assert conditions.data["conditions"] == []
+        assert set(conditions.data) >= {"state", "generation", "suspend", "readyWorkers"}
+        progress = await first(events, "progress")
+        assert progress.data["live"]["progress"]["frames"] == 0
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        job_file.write_status({"state": "Running", "conditions": []})
+        changed = await first(events, "conditions")
+        assert changed.data["state"] == "Running"
+        assert loop.time() - before < 2
+        again = await first(events, "progress")
+        assert int(again.id.partition("-")[2]) > int(progress.id.partition("-")[2])
+
+
+async def test_a_client_that_comes_again_gets_what_it_missed(
+    app: FastAPI, caller: httpx2.AsyncClient, path: str, control: Control, job_file: JobFile, until: Any
+) -> None:
+    async with caller.stream("GET", path + "/events") as answer:
+        seen = await first(events_of(answer), "conditions")
+    (feed,) = app.state.gateway.feeds._feeds.values()
+    for number, state in enumerate(("Pending", "Running", "Degraded"), start=2):
+        job_file.write_status({"state": state, "conditions": []})
+        await until(lambda number=number: len(feed._remembered) == number)  # each write is seen by itself
+    async with caller.stream("GET", path + "/events", headers={"last-event-id": seen.id}) as answer:
+        events = events_of(answer)
+        states = [(await first(events, "conditions")).data["state"] for _ in range(3)]
+    assert states == ["Pending", "Running", "Degraded"]
+    async with caller.stream("GET", path + "/events", headers={"last-event-id": "unknown-3"}) as answer:
+        assert (await first(events_of(answer), "conditions")).data["state"] == "Degraded"
+
+
+async def test_the_stream_ends_with_the_job(
+    caller: httpx2.AsyncClient, path: str, control: Control, job_file: JobFile
+) -> None:
+    async with caller.stream("GET", path + "/events") as answer:
+        events = events_of(answer)
+        await first(events, "conditions")
+        job_file.delete()
+        deleted = await first(events, "deleted")
+        assert deleted.data == {"namespace": "default", "name": "cartpole"}
+        async with asyncio.timeout(DEADLINE_S):
+            assert [event async for event in events] == []
+
+
+async def test_without_redis_events_say_so(
+    store: LocalStore, job: RolloutJob, path: str, own_redis: Any, token: str
+) -> None:
+    async with AsyncSession.connect(own_redis.url, password=own_redis.password, patience_s=0.1) as stream:
+        app = create_app(store=store, stream=stream, auth=TokenAuth(token))
+        own_redis.stop()
+        async with (
+            serving(app, bind("127.0.0.1", 0), grace_s=1.0) as url,
+            httpx2.AsyncClient(base_url=url, headers={"authorization": f"Bearer {token}"}) as caller,
+            caller.stream("GET", path + "/events") as answer,
+        ):
+            progress = await first(events_of(answer), "progress")
+    assert progress.data["live"] is None
+    assert progress.data["liveError"]["reason"] == "StreamUnavailable"
+
+
+async def test_redis_is_read_once_whatever_the_number_of_clients(
+    app: FastAPI, caller: httpx2.AsyncClient, path: str, control: Control, until: Any
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        answers = [await stack.enter_async_context(caller.stream("GET", path + "/events")) for _ in range(20)]
+        feeds = [events_of(answer) for answer in answers]
+        for events in feeds:
+            await first(events, "progress")
+        before = reads_of(app)
+        for _ in range(2):
+            for events in feeds:
+                await first(events, "progress")
+        assert reads_of(app) - before <= 4
+        metrics = (await caller.get("/metrics")).text
+        assert "rollout_gateway_event_clients 20.0" in metrics
+    await until(lambda: app.state.gateway.feeds.num_clients == 0)
+
+
+def reads_of(app: FastAPI) -> float:
+    return float(app.state.gateway.metrics.live_reads.labels("ok")._value.get())
+
+
+class TestSlowClients:
+    """Who takes nothing is dropped; the others do not notice."""
+
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(event_queue=4, send_idle_s=0.5, max_event_clients=2)
+
+    async def test_a_slow_client_is_dropped(
+        self,
+        app: FastAPI,
+        base_url: str,
+        caller: httpx2.AsyncClient,
+        path: str,
+        token: str,
+        control: Control,
+        job_file: JobFile,
+        until: Any,
+    ) -> None:
+        address = urlsplit(base_url)
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        with slow:
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(slow, (address.hostname, address.port))
+            request = (
+                f"GET {path}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n"
+            )
+            await loop.sock_sendall(slow, request.encode())
+            feeds = app.state.gateway.feeds
+            await until(lambda: feeds.num_clients == 1)
+            async with caller.stream("GET", path + "/events") as answer:
+                events = events_of(answer)
+                assert (await caller.get(path + "/events")).status_code == 429
+                message, number = "x" * 1000, 0
+                async with asyncio.timeout(DEADLINE_S):
+                    while feeds.num_clients == 2:
+                        number += 1
+                        job_file.write_status({"state": "Running", "conditions": conditions(number, message)})
+                        await first(events, "conditions")
+                job_file.write_status({"state": "Complete", "conditions": []})
+                assert (await first(events, "conditions")).data["state"] == "Complete"
+
+
+def conditions(number: int, message: str) -> list[dict[str, Any]]:
+    """Twelve conditions that differ with each number and are long."""
+    return [
+        {
+            "type": f"Type{i}",
+            "status": "True",
+            "reason": f"Number{number}",
+            "message": message,
+            "lastTransitionTime": "2026-01-01T10:00:00Z",
+            "observedGeneration": 1,
+        }
+        for i in range(12)
+    ]
+
+
+async def raw(base_url: str, data: bytes, *, keep_open_s: float = 0.0) -> bytes:
+    """What a peer that sends these bytes and then goes gets back."""
+    address = urlsplit(base_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(data)
+    await writer.drain()
+    await asyncio.sleep(keep_open_s)
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+    async with asyncio.timeout(DEADLINE_S):
+        found = await reader.read()
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return found
+
+
+@pytest.mark.probe("P-31")
+async def test_an_upload_that_is_cut_off_leaves_nothing(
+    base_url: str,
+    caller: httpx2.AsyncClient,
+    path: str,
+    token: str,
+    control: Control,
+    make_weights: Any,
+    until: Any,
+) -> None:
+    tensors = {"a": ("U8", [9 * 2**20])}
+    for fill in range(7):
+        assert (await caller.put(path + "/weights", content=make_weights(fill=fill))).status_code == 201
+    current = (await caller.get(path + "/weights/7")).content
+    data = make_weights(tensors=tensors)
+    head = (
+        f"PUT {path}/weights HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n"
+    )
+    half = head.encode() + data[: len(data) // 2 + 4 * 2**20]
+    await raw(base_url, half)
+    wrong = await caller.put(path + "/weights", content=data, headers={"x-checksum-sha256": "0" * 64})
+    assert wrong.status_code == 422
+    assert (wrong.json()["expected"], wrong.json()["found"]) == ("0" * 64, hashlib.sha256(data).hexdigest())
+    assert (await caller.get(path + "/weights/8")).status_code == 404
+    assert (await caller.get(path + "/weights")).json()["latestVersion"] == 7
+    assert (await caller.get(path + "/weights/latest")).content == current
+    await until(lambda: no_uploads(control))
+    good = await caller.put(path + "/weights", content=data)
+    assert (good.status_code, good.json()["policyVersion"]) == (201, 8)
+    assert (
+        hashlib.sha256((await caller.get(path + "/weights/8")).content).hexdigest() == good.json()["digest"]
+    )
+
+
+async def no_uploads(control: Control) -> bool:
+    pattern = control._keys.prefix.replace("{", "[{]").replace("}", "[}]") + ":upload:*"
+    return not await control.session.client.execute_command("KEYS", pattern)
+
+
+class TestUploadsAtOnce:
+    """There is a bound on uploads that run, and a place is given back whatever becomes of its upload."""
+
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(max_uploads=1, body_idle_s=0.3)
+
+    async def test_a_place_comes_back(
+        self,
+        app: FastAPI,
+        base_url: str,
+        caller: httpx2.AsyncClient,
+        path: str,
+        token: str,
+        control: Control,
+        make_weights: Any,
+        until: Any,
+    ) -> None:
+        head = (
+            f"PUT {path}/weights HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+            "Content-Length: 999\r\n\r\n"
+        )
+        sleeper = asyncio.create_task(raw(base_url, head.encode() + b"\x40", keep_open_s=1.0))
+        await until(lambda: app.state.gateway.uploads.in_use == 1)
+        refused = await caller.put(path + "/weights", content=make_weights())
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+        answer = await sleeper
+        assert b"408 Request Timeout" in answer
+        assert b"urn:rolloutjob:problem:timeout" in answer
+        assert (await caller.put(path + "/weights", content=make_weights())).status_code == 201
+
+
+async def test_a_connection_without_a_request_is_closed(
+    base_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout_api.serve.FIRST_REQUEST_S", 0.1)
+    address = urlsplit(base_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost:")
+    async with asyncio.timeout(DEADLINE_S):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", id="TLS"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no host"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nHost: 127.0.0.1\r\n\r\n", id="two hosts"),
+        pytest.param(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", id="a long path"),
+        pytest.param(b"PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n", id="no length"),
+        pytest.param(
+            b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            id="two lengths",
+        ),
+    ],
+)
+async def test_what_is_no_request(base_url: str, caller: httpx2.AsyncClient, data: bytes) -> None:
+    answer = await raw(base_url, data)
+    assert not answer or answer.startswith(b"HTTP/1.1 4"), answer[:200]
+    assert (await caller.get("/healthz")).status_code == 200
+
+
+async def test_the_end_closes_event_streams_and_the_socket(
+    store: LocalStore, stream: AsyncSession, job: RolloutJob, path: str, token: str, control: Control
+) -> None:
+    app = create_app(store=store, stream=stream, auth=TokenAuth(token))
+    sock = bind("127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as caller:
+        async with serving(app, sock, grace_s=5.0) as url:
+            request = caller.build_request("GET", url + path + "/events")
+            answer = await caller.send(request, stream=True)
+            events = events_of(answer)
+            await first(events, "conditions")
+            before = loop.time()
+        assert loop.time() - before < 3
+        async with asyncio.timeout(DEADLINE_S):
+            assert all(event.name == "progress" for event in [event async for event in events])
+        await answer.aclose()
+        with pytest.raises(httpx2.ConnectError):
+            await caller.get(url + "/healthz")
+    assert sock.fileno() == -1
+    assert not [task for task in asyncio.all_tasks() if "Feed" in repr(task)]
+
+
+async def test_a_port_in_use_is_told_at_once(base_url: str) -> None:
+    with pytest.raises(OSError, match="in use"):
+        bind("127.0.0.1", urlsplit(base_url).port or 0)
+
+
+async def test_signals_are_left_to_the_caller(base_url: str) -> None:
+    import signal
+
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.probe("P-54")
+async def test_the_log_holds_paths_alone(
+    caller: httpx2.AsyncClient, path: str, token: str, job: RolloutJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    await caller.get(path + "?token=" + token, headers={"cookie": f"rollout_session={token}"})
+    ours = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
+    assert any(path in line for line in ours)
+    assert not any(token in line for line in ours)
+
+
+async def test_a_session_ends_its_event_stream(
+    store: LocalStore, stream: AsyncSession, job: RolloutJob, path: str, token: str, control: Control
+) -> None:
+    auth = TokenAuth(token, session_s=2)
+    app = create_app(store=store, stream=stream, auth=auth, settings=ApiSettings())
+    async with (
+        serving(app, bind("127.0.0.1", 0), grace_s=1.0) as url,
+        httpx2.AsyncClient(base_url=url, timeout=DEADLINE_S) as browser,
+    ):
+        signed_in = await browser.post("/login", data={"token": token})
+        assert signed_in.status_code == 303
+        async with browser.stream("GET", path + "/events") as answer:
+            assert answer.status_code == 200
+            async with asyncio.timeout(DEADLINE_S):
+                names = {event.name async for event in events_of(answer)}
+        assert names == {"conditions", "progress"}
