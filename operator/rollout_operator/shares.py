@@ -58,7 +58,15 @@ def stream_settings(job: RolloutJob) -> JobSettings:
         init_random_frames=spec.collector.init_random_frames,
         ttl_s=spec.redis.key_ttl_seconds_after_finished,
         groups=tuple(spec.stream.groups or ()),
+        slots=tuple(slots_of(spec)) if spec.determinism is Determinism.STRICT else (),
         limits=stream_limits(spec),
+    )
+
+
+def slots_of(spec: RolloutJobSpec) -> list[Slot]:
+    """Every slot of the job, in order of (group, index)."""
+    return sorted(
+        Slot(group.name, index) for group in groups_of(spec) for index in range(desired_of(group, spec))
     )
 
 
@@ -70,9 +78,7 @@ def strict_share(spec: RolloutJobSpec, worker: WorkerId) -> StrictShare | None:
     """
     if spec.determinism is not Determinism.STRICT:
         return None
-    order = sorted(
-        Slot(group.name, index) for group in groups_of(spec) for index in range(desired_of(group, spec))
-    )
+    order = slots_of(spec)
     place, batch = order.index(worker.slot), spec.collector.frames_per_batch
     total, random = spec.collector.total_frames, spec.collector.init_random_frames
     return StrictShare(
