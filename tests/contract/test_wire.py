@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -315,3 +316,29 @@ def test_a_layout_has_the_shapes_of_one_frame():
         "a": {"dtype": "float32", "shape": [4]},
         "b": {"dtype": "bool", "shape": []},
     }
+
+
+def test_the_format_is_what_the_documentation_shows():
+    """Golden bytes: a change that breaks them is a new format version."""
+    fields = wire.BatchHeader(
+        job="0f1e2d3c",
+        worker=WorkerId("cpu", 3, 1),
+        sequence=7,
+        shape=(2, 3),
+        frames=6,
+        policy_version=(4, 5),
+        seed_epoch=1,
+        episodes=EpisodeSummary.of([1.5], [12]),
+    )
+    leaves = [
+        wire.Leaf("next\x1freward", "float32", (2, 3, 1), bytes(range(24))),
+        wire.Leaf("done", "bool", (2, 3), bytes([0, 1, 0, 0, 0, 1])),
+    ]
+    frame = wire.encode(fields, leaves)
+    text = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text(encoding="utf-8")
+    documented = text.split("```json\n")[1].split("\n```")[0].replace("\n ", "")
+    assert len(frame) == 518
+    assert frame[:8] == b"ROL1" + (390).to_bytes(4, "little")
+    assert frame[8:398].decode() == documented
+    assert frame[398:448] == bytes(50)
+    assert frame[448:] == bytes(range(24)) + bytes(40) + bytes([0, 1, 0, 0, 0, 1])
