@@ -34,7 +34,7 @@ from rollout_contract.unbuilt import not_built
 from rollout_operator import live_numbers, readiness
 from rollout_operator.deadlines import start_time_of
 from rollout_operator.decisions import CountKind, EndingKind, GroupPlan, Motion, Outcome, Plan
-from rollout_operator.failure import Tally, tallies_of
+from rollout_operator.failure import Tally, counted_as, tallies_of
 from rollout_operator.manifests import selector_of
 from rollout_operator.observed import Observed, SlotView, StreamFacts, StreamTrouble, bucket
 from rollout_operator.pods import PodView
@@ -399,9 +399,10 @@ def _seed(seen: Seen) -> int:
 
 def _last_failure(seen: Seen) -> LastFailure | None:
     failed = [count.pod for count in seen.plan.count if count.kind is not CountKind.DISRUPTION]
+    failed += _counted_and_not_written(seen)
     if not failed:
         return seen.job.status.last_failure
-    pod = failed[-1]
+    pod = max(failed, key=lambda p: (p.finished or 0.0, p.name))
     time = seen.now if pod.finished is None else min(pod.finished, seen.now)
     return LastFailure(
         group=pod.worker.group,
@@ -413,6 +414,17 @@ def _last_failure(seen: Seen) -> LastFailure | None:
         message=clip(pod.message, MAX_FAILURE_BYTES) or None,
         time=format_time(_moment(time)),
     )
+
+
+def _counted_and_not_written(seen: Seen) -> list[PodView]:
+    """Pods whose failure an earlier reconcile counted, and then died before it wrote the status."""
+    written = tallies_of(seen.job.status.worker_groups, ())
+    counted = ((pod, *count) for pod in seen.observed.pods if (count := counted_as(pod)) is not None)
+    return [
+        pod
+        for pod, kind, number in counted
+        if kind is not CountKind.DISRUPTION and number > written.get(pod.worker.group, Tally()).failures
+    ]
 
 
 def _moment(seconds: float) -> datetime:

@@ -294,7 +294,7 @@ def _releases(look: _Look) -> tuple[WorkerId, ...]:
         if slot not in coming and not (slot in look.views and look.views[slot].occupied)
     )
     return tuple(
-        WorkerId(slot.group, slot.index, scale.next_attempt(slot, look.views.get(slot), facts) - 1)
+        WorkerId(slot.group, slot.index, max(0, scale.next_attempt(slot, look.views.get(slot), facts) - 1))
         for slot in left
     )
 
