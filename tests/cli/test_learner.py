@@ -134,6 +134,15 @@ async def test_a_learner_without_hope_is_given_up_with_its_traceback_last(tmp_pa
     assert harness.learner.history.restarts == HOPELESS_AFTER - 1
 
 
+async def test_after_the_jobs_failure_a_learner_is_not_started_again(tmp_path):
+    harness = Harness(tmp_path, "raise SystemExit(3)")
+    harness.learner.is_last = True
+
+    await harness.learner.run()
+
+    assert (harness.learner.history.restarts, harness.told) == (0, [])
+
+
 async def test_stopping_ends_the_learner_and_what_it_started(tmp_path):
     source = (
         "import os, pathlib, subprocess, sys, time\n"

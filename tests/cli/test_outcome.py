@@ -13,6 +13,7 @@ from rollout_cli.local.outcome import (
     code_of_signal,
     failure_text,
     next_move,
+    own_words,
 )
 
 RUNS = {"Complete": "False", "Failed": "False"}
@@ -71,7 +72,7 @@ def test_a_failure_names_reason_and_worker():
                     "type": "Failed",
                     "status": "True",
                     "reason": "BackoffLimitExceeded",
-                    "message": "7 worker failures",
+                    "message": "7 worker failures\nTraceback: …",
                 },
             ],
             "lastFailure": {"group": "default", "worker": 3, "attempt": 2, "exitCode": 1, "reason": "Error"},
@@ -79,9 +80,38 @@ def test_a_failure_names_reason_and_worker():
     }
 
     assert failure_text(document) == (
-        "the job failed: BackoffLimitExceeded: 7 worker failures\n"
-        "last failure: worker default-3, attempt 2, exit code 1 (Error)"
+        "the job failed: BackoffLimitExceeded: 7 worker failures\nworker default-3, attempt 2, exit code 1:"
     )
+
+
+LOG = """12:00 INFO rollout_worker: collecting
+12:01 ERROR rollout_worker: worker default-0-0 ends with code 1
+Traceback (most recent call last):
+  File "loop.py", line 1, in run
+EnvError: environment 1 during step: ValueError: no
+Traceback (most recent call last):
+  File "mine.py", line 9, in step
+ValueError: no
+environment 1 during step: ValueError: no
+Traceback (most recent call last):
+  File "mine.py", line 9, in step
+ValueError: no"""
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        pytest.param(
+            "EnvError: environment 1 during step: ValueError: no\nTrace…",
+            LOG[LOG.rindex("environment 1") :],
+            id="its error",
+        ),
+        pytest.param("EnvError: something else", LOG, id="not in the log"),
+        pytest.param("", LOG, id="killed"),
+    ],
+)
+def test_of_a_workers_log_its_own_error_is_shown(message, words):
+    assert own_words(LOG, message) == words
 
 
 def test_a_failure_of_which_nothing_is_known():

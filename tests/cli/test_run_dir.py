@@ -15,12 +15,13 @@ from rollout_cli.local.run_dir import (
     open_run_dir,
     read_gateway,
     write_gateway,
+    write_record,
     write_secret,
 )
 
 
 def start_run(run: RunDir) -> None:
-    run.job_file.write_text("{}")
+    write_record(run, {})
 
 
 def test_runs_are_counted_up_and_never_overwritten(tmp_path):
@@ -58,9 +59,9 @@ def test_another_job_beside_it_is_fine(tmp_path):
 
 def test_the_lock_ends_with_its_process_and_leaves_no_file(tmp_path):
     hold = (
-        "import sys, os; from pathlib import Path; from rollout_cli.local.run_dir import open_run_dir\n"
+        "import sys, os; from pathlib import Path; from rollout_cli.local.run_dir import open_run_dir, write_record\n"
         "with open_run_dir(None, 'tiny', base=Path(sys.argv[1])) as run:\n"
-        "    run.job_file.write_text('{}'); print('held', flush=True); sys.stdin.read()"
+        "    write_record(run, {}); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -87,7 +88,7 @@ def test_a_directory_with_an_earlier_run_is_refused(tmp_path):
 
     with pytest.raises(UsageError, match="holds an earlier run"), open_run_dir(tmp_path / "one", "tiny"):
         pytest.fail("results were about to be overwritten")
-    assert run.job_file.exists()
+    assert run.has_begun
 
 
 def test_nothing_is_left_of_a_run_that_did_not_begin(tmp_path):

@@ -123,27 +123,31 @@ def test_two_runs_of_one_job_at_once_are_refused(job_dir, start_run):
 
 
 @pytest.mark.parametrize(
-    ("changes", "policy", "words"),
+    ("changes", "policy", "words", "lines"),
     [
         pytest.param(
             {"kwargs": {"fault": "raise", "at": 30}},
             None,
             "ValueError: the pole is made of glass",
+            1,
             id="env raises",
         ),
-        pytest.param({"kwargs": {"fault": "kill", "at": 30}}, None, "SIGKILL", id="env is killed"),
-        pytest.param({"entrypoint": "counting:Countin"}, None, "counting:Counting", id="no such environment"),
-        pytest.param({"entrypoint": "nowhere:Env"}, None, "nowhere", id="no such module"),
-        pytest.param({}, "def make_policy(:\n", "SyntaxError", id="policy is no program"),
+        pytest.param({"kwargs": {"fault": "kill", "at": 30}}, None, "SIGKILL", 40, id="env is killed"),
+        pytest.param(
+            {"entrypoint": "counting:Countin"}, None, "counting:Counting", 40, id="no such environment"
+        ),
+        pytest.param({"entrypoint": "nowhere:Env"}, None, "nowhere", 3, id="no such module"),
+        pytest.param({}, "def make_policy(:\n", "SyntaxError", 1, id="policy is no program"),
         pytest.param(
             {},
             "def make_policy(o, a):\n    def act(observation):\n        raise KeyError('no such layer')\n    return act\n",
             "KeyError: 'no such layer'",
+            1,
             id="policy raises",
         ),
     ],
 )
-def test_a_job_that_fails_ends_with_the_cause_last(job_dir, start_run, changes, policy, words):
+def test_a_job_that_fails_ends_with_the_cause_last(job_dir, start_run, changes, policy, words, lines):
     job_dir.manifest["spec"]["env"] |= changes
     if policy is not None:
         job_dir.write("policy.py", policy)
@@ -153,7 +157,7 @@ def test_a_job_that_fails_ends_with_the_cause_last(job_dir, start_run, changes, 
     assert run.wait(40) == 1, run.stdout
     assert "the job failed" in run.stderr
     assert "worker default-0" in run.stderr
-    assert words in run.stderr[-3000:]
+    assert words in "\n".join(run.stderr.splitlines()[-lines:])
     assert "default/tiny: Failed" in run.stdout
     run.assert_nothing_is_left()
 
@@ -203,6 +207,34 @@ def test_a_learner_that_has_enough_completes_the_job(job_dir, start_run):
     assert run.wait() == 0, run.stderr
     assert "the job is completed with the frames that it has" in run.stdout
     assert "return             5.00" in run.stdout
+    run.assert_nothing_is_left()
+
+
+def test_a_job_that_is_deleted_ends_the_run_and_keeps_its_logs(job_dir, start_run):
+    del job_dir.manifest["spec"]["collector"]["totalFrames"]
+    run = start_run("--no-auth")
+    run.until_frames(20)
+    path = run.said(r"try +curl (\S+)/status")
+    subprocess.run(["curl", "-sS", "-X", "DELETE", path], capture_output=True, check=True)
+
+    assert run.wait() == 1
+    assert "the job was deleted" in run.stderr
+    assert (run.run_dir / "logs" / "tiny-default-0-0.log").exists()
+    run.assert_nothing_is_left()
+
+
+def test_a_server_that_is_killed_comes_back_and_no_frame_is_lost(job_dir, start_run):
+    job_dir.manifest["spec"]["collector"]["totalFrames"] = 2000
+    job_dir.manifest["spec"]["env"]["kwargs"] = {"sleep_s": 0.002}
+
+    run = start_run("--learner", "reader.py")
+    run.until_frames(300)
+    (server,) = run.marked("valkey-server")
+    os.kill(server, signal.SIGKILL)
+
+    assert run.wait(80) == 0, run.stderr
+    assert "Valkey ended with SIGKILL; started again (1)" in run.stdout
+    assert json.loads((run.run_dir / "seen.json").read_text())["frames"] == 2000
     run.assert_nothing_is_left()
 
 

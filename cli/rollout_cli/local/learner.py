@@ -58,14 +58,16 @@ class Learner:
     tell: Callable[[str], None]
     history: History = field(default_factory=History)
     process: asyncio.subprocess.Process | None = None
+    is_last: bool = False
+    """The job failed: whatever its end, it is not started again."""
     state: str = "starting"
     """For the screen: starting, running, waiting (to be started again), ended."""
 
     async def run(self) -> None:
-        """Run it until it ends with code 0. LearnerFailed once it is given up."""
+        """Run it until it ends with code 0, or for the last time. LearnerFailed once it is given up."""
         while True:
             ended, text = await self._run_once()
-            if ended.exit_code == 0:
+            if ended.exit_code == 0 or self.is_last:
                 self.state = "ended"
                 return
             match decide(ended, self.history, self.policy):

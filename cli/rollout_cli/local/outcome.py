@@ -15,7 +15,8 @@ from rollout_cli.errors import Exit
 
 LEARNER_GRACE_S = 600.0
 """After Complete, for the learner to read what is left and to end."""
-FAILED_GRACE_S = 15.0
+MAX_LOG_LINES = 40
+FAILED_GRACE_S = 5.0
 """After Failed, for the learner to notice and to write down what it has."""
 
 COMPLETED_BY_LEARNER = "CompletedByLearner"
@@ -78,16 +79,24 @@ def code_of_signal(number: int) -> int:
 
 
 def failure_text(document: Mapping[str, Any]) -> str:
-    """Why the job failed: the condition's words, and the worker that failed last. Its own traceback is in its log."""
+    """Why the job failed, in a line or two: the condition's reason, and the worker that failed last."""
     status = document.get("status") or {}
     conditions = status.get("conditions") or ()
     failed: Mapping[str, Any] = next((c for c in conditions if c["type"] == "Failed"), {})
-    lines = [f"the job failed: {failed.get('reason', 'unknown')}: {failed.get('message', '')}".rstrip(": ")]
+    words = str(failed.get("message") or "").splitlines()
+    lines = [": ".join(["the job failed", str(failed.get("reason", "unknown")), *words[:1]])]
     last = status.get("lastFailure")
     if last:
         code = f", exit code {last['exitCode']}" if last.get("exitCode") is not None else ""
-        reason = f" ({last['reason']})" if last.get("reason") else ""
-        lines.append(
-            f"last failure: worker {last['group']}-{last['worker']}, attempt {last['attempt']}{code}{reason}"
-        )
+        lines.append(f"worker {last['group']}-{last['worker']}, attempt {last['attempt']}{code}:")
     return "\n".join(lines)
+
+
+def own_words(log: str, message: str) -> str:
+    """A failed worker's last error out of its log, whole: `message` is how it begins, cut after some hundred bytes.
+
+    A worker that could say nothing any more (it was killed) has no message; then the end of its log has to do.
+    """
+    begin = message.partition("\n")[0].partition(": ")[2]
+    at = log.rfind(f"\n{begin}") if begin else -1
+    return log[at + 1 :] if at >= 0 else "\n".join(log.splitlines()[-MAX_LOG_LINES:])

@@ -33,6 +33,7 @@ from rollout_cli.local.outcome import (
     code_of_signal,
     failure_text,
     next_move,
+    own_words,
 )
 from rollout_cli.local.processes import adopt_orphans, end_descendants, kill_descendants, reap_orphans
 from rollout_cli.local.request import RunRequest, request_of
@@ -48,21 +49,18 @@ from rollout_contract.names import WorkerId
 
 LOOK_EVERY_S = 0.5
 LEARNER_LINES = 8
-TRACEBACK_LINES = 60
-"""Of a failed worker's log."""
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Run a job; the exit codes are those of `errors.Exit`."""
     request = request_of(arguments)
     with open_run_dir(request.run_dir, request.job.metadata.name) as run_dir:
-        write_record(run_dir, _record_of(arguments))
         logging.basicConfig(
             filename=run_dir.logs / "run.log",
             level=logging.INFO,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        return asyncio.run(_run(request, run_dir))
+        return asyncio.run(_run(request, run_dir, _record_of(arguments)))
 
 
 def _record_of(arguments: argparse.Namespace) -> dict[str, object]:
@@ -78,11 +76,11 @@ def _record_of(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-async def _run(request: RunRequest, run_dir: RunDir) -> int:
+async def _run(request: RunRequest, run_dir: RunDir, record: Mapping[str, object]) -> int:
     """The process around the work: signals, orphans, screen; the last words."""
     adopt_orphans()
     reaper = asyncio.create_task(reap_orphans())
-    run = _Run(request, run_dir, open_screen())
+    run = _Run(request, run_dir, record, open_screen())
     try:
         with _signals() as stop:
             ended = await _until_stopped(run, stop)
@@ -151,6 +149,7 @@ class _Run:
 
     request: RunRequest
     run_dir: RunDir
+    record: Mapping[str, object]
     screen: Screen
     view: View | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
@@ -159,6 +158,7 @@ class _Run:
     async def work(self) -> Ended:
         """Start everything, follow the job to its end, take everything down."""
         async with open_services(self.request, self.run_dir, tell=self.screen.tell) as services:
+            write_record(self.run_dir, self.record)
             for line in announcement(services):
                 self.screen.tell(line)
             watch = Watch(
@@ -210,6 +210,8 @@ class _Run:
             if finished_at is None and "True" in (conditions.get("Complete"), conditions.get("Failed")):
                 finished_at = clock()
             since = clock() - finished_at if finished_at is not None else 0.0
+            if learner and conditions.get("Failed") == "True":
+                learner.is_last = True
             match next_move(conditions, facts_of(learner, task), finished_for_s=since):
                 case Ended() as ended:
                     return ended
@@ -317,14 +319,14 @@ def _shown_path(path: Path) -> Path:
 
 
 def _worker_words(run_dir: RunDir, document: Mapping[str, Any]) -> str:
-    """The end of the log of the worker that failed last: its own traceback."""
+    """What the worker that failed last had to say: from its log, its own traceback last."""
     last = (document.get("status") or {}).get("lastFailure")
     if not last:
         return ""
     pod = names.pod_name(
         document["metadata"]["name"], WorkerId(last["group"], last["worker"], last["attempt"])
     )
-    log = run_dir.logs / f"{pod}.log"
+    log, message = run_dir.logs / f"{pod}.log", str(last.get("message") or "")
     if not log.exists():
-        return str(last.get("message") or "")
-    return f"the end of {_shown_path(log)}:\n" + "\n".join(last_lines(tail_text(log), TRACEBACK_LINES))
+        return message
+    return f"(its log: {_shown_path(log)})\n{own_words(tail_text(log), message)}"

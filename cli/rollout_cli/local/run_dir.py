@@ -53,6 +53,11 @@ class RunDir:
         return self.path / "run.json"
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a run was started here, now or before."""
+        return self.record_file.exists()
+
+    @property
     def token_file(self) -> Path:
         """The gateway's token, mode 600; missing with `--no-auth`."""
         return self.path / "token"
@@ -87,8 +92,8 @@ class GatewayRecord:
 def open_run_dir(chosen: Path | None, job_name: str, *, base: Path = DEFAULT_BASE) -> Iterator[RunDir]:
     """A new, locked directory for a run of this job: `chosen`, or the next free `<base>/<job>-<n>`.
 
-    UsageError if it cannot be written, holds an earlier run, or another run has it. If the body raises before it has
-    written the job, a directory that was made here is removed again.
+    UsageError if it cannot be written, holds an earlier run, or another run has it. If nothing has begun when the body
+    ends (`write_record` was not called), what was made here is removed again.
     """
     with ExitStack() as stack:
         try:
@@ -106,7 +111,7 @@ def open_run_dir(chosen: Path | None, job_name: str, *, base: Path = DEFAULT_BAS
             stack.callback(_remove_unused, path, was_there)
             stack.enter_context(_locked(path / _LOCK, f"the run directory {path} is in use"))
             run = RunDir(path)
-            if run.job_file.exists():
+            if run.has_begun:
                 raise UsageError(
                     f"{path} holds an earlier run: name another directory with --run-dir, or remove this one"
                 )
@@ -120,7 +125,7 @@ def open_run_dir(chosen: Path | None, job_name: str, *, base: Path = DEFAULT_BAS
 
 
 def write_record(run: RunDir, record: Mapping[str, object]) -> None:
-    """Keep how the run was started."""
+    """Keep how the run was started: from here on the directory is not removed."""
     run.record_file.write_text(json.dumps(record, indent=2) + "\n")
 
 
@@ -139,7 +144,7 @@ def read_gateway(run: RunDir) -> GatewayRecord:
     try:
         record = GatewayRecord(**json.loads(run.gateway_file.read_text()))
     except FileNotFoundError as error:
-        state = "has ended: its gateway is gone" if run.job_file.exists() else "holds no run"
+        state = "has ended: its gateway is gone" if run.has_begun else "holds no run"
         raise UsageError(f"{run.path} {state}") from error
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(f"{run.gateway_file} cannot be read: {error}") from error
@@ -158,20 +163,13 @@ def write_secret(path: Path, text: str) -> None:
 
 def newest_run(base: Path = DEFAULT_BASE, *, is_live: bool = False) -> RunDir:
     """The run under `base` that was started last (`is_live`: of those whose gateway listens). UsageError: none."""
-    runs = [RunDir(p.parent.absolute()) for p in base.glob("*/job.json")]
+    runs = [RunDir(p.parent.absolute()) for p in base.glob("*/run.json")]
     if is_live:
         runs = [run for run in runs if run.gateway_file.exists()]
     if not runs:
         kind = "running job" if is_live else "run"
         raise UsageError(f"there is no {kind} under {base}: name one with --run-dir, or a gateway with --url")
-    return max(runs, key=_start_time)
-
-
-def _start_time(run: RunDir) -> int:
-    try:
-        return run.record_file.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+    return max(runs, key=lambda run: run.record_file.stat().st_mtime_ns)
 
 
 def _next_free(base: Path, job_name: str) -> Path:
@@ -217,9 +215,9 @@ def _is_same_file(fd: int, path: Path) -> bool:
 def _remove_unused(path: Path, was_there: bool) -> None:
     """Remove a directory in which no run began: one that was made here whole, otherwise only what is empty."""
     run = RunDir(path)
-    if run.job_file.exists():
+    if run.has_begun:
         return
-    for file in (run.record_file, run.token_file, *run.logs.glob("*.log")):
+    for file in (run.job_file, run.token_file, *run.logs.glob("*.log")):
         file.unlink(missing_ok=True)
     with suppress(OSError):  # somebody else's files are in it: they stay
         run.logs.rmdir()
