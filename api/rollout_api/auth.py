@@ -25,6 +25,11 @@ MIN_TOKEN_BYTES = 16
 MAX_TOKEN_CHARACTERS = 8192
 """Longer than any token: nobody makes us hash megabytes."""
 
+SESSION_S = 15 * 60
+"""Life of the page's cookie."""
+SESSION_MAX_S = 12 * 3600
+"""However often it is renewed, after so long the token is asked for again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -46,6 +51,11 @@ class Identity:
 
 class Auth(Protocol):
     """A way to know callers and their rights."""
+
+    @property
+    def session_s(self) -> int:
+        """Life of the page's cookie, in seconds; it is renewed while the page is looked at."""
+        ...
 
     def check(self, settings: ApiSettings) -> None:
         """SettingsError that names the setting, if this way must not be used with these settings."""
@@ -75,6 +85,7 @@ class Auth(Protocol):
 class NoAuth:
     """Everybody may do everything; accepted on loopback only, where the other accounts of the machine still get in."""
 
+    session_s = SESSION_S
     _anyone = Identity("anyone")
 
     def check(self, settings: ApiSettings) -> None:
@@ -107,8 +118,8 @@ class TokenAuth:
         self,
         token: str,
         *,
-        session_s: int = 15 * 60,
-        session_max_s: int = 12 * 3600,
+        session_s: int = SESSION_S,
+        session_max_s: int = SESSION_MAX_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if len(token.encode()) < MIN_TOKEN_BYTES:
@@ -117,7 +128,7 @@ class TokenAuth:
             )
         self._token_digest = hashlib.sha256(token.encode()).digest()
         self._session_key = hmac.digest(token.encode(), b"rolloutjob-session-v1", "sha256")
-        self._session_s = session_s
+        self.session_s = session_s
         self._session_max_s = session_max_s
         self._clock = clock
 
@@ -167,7 +178,7 @@ class TokenAuth:
         return Identity("session", expires=session.expires) if session else None
 
     def _signed(self, begun: int, nonce: str) -> str:
-        expires = min(int(self._clock()) + self._session_s, begun + self._session_max_s)
+        expires = min(int(self._clock()) + self.session_s, begun + self._session_max_s)
         text = f"1.{begun}.{expires}.{nonce}"
         return f"{text}.{self._signature(text)}"
 

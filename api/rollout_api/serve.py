@@ -120,10 +120,11 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Uvicorn's protocol with three changes: no log of its own, a deadline for the first request, and a way to cut the connection.
+    """Uvicorn's protocol, but without a log of its own, with a deadline for the first request, and with a way to cut the
+    connection.
 
-    Closing a connection waits until the client has taken what was written; for a client that takes nothing that is for
-    ever. `extensions["rollout.abort"]` of a request's scope drops it at once.
+    Closing one waits until the client has taken what was written; for a client that takes nothing that is for ever.
+    `extensions["rollout.abort"]` of a request's scope drops it at once.
     """
 
     _deadline: asyncio.TimerHandle | None = None

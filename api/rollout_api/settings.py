@@ -38,9 +38,6 @@ class Limits:
     """A Redis that does not answer in this time is away."""
     keep_alive_s: float = 15.0
     """An event stream without events says so often that it is there."""
-    session_s: int = 15 * 60
-    """Life of the page's cookie; it is renewed while the page is open, for at most `session_max_s`."""
-    session_max_s: int = 12 * 3600
 
 
 @dataclass(frozen=True, slots=True)

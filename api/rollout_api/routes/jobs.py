@@ -15,7 +15,7 @@ from rollout_api.gateway import Allowed, JobName, Namespace, TheGateway, TheJob
 from rollout_api.merge_patch import merged
 from rollout_api.models import JobList, ListMeta
 from rollout_api.openapi import JOB_EXAMPLE
-from rollout_api.store import Conflict, JobPage, JobStore, LabelSelector
+from rollout_api.store import Conflict, JobPage, JobStore, LabelSelector, Unsupported
 from rollout_contract.errors import Fault, SpecError
 from rollout_contract.json_check import DocumentTooLarge, json_faults
 from rollout_contract.messages import EndKind
@@ -82,7 +82,12 @@ async def _listed(store: JobStore, namespace: str | None, limit: int, token: str
         parsed = LabelSelector.parse(selector)
     except ValueError as error:
         raise Problem(Kind.INVALID, f"query.labelSelector: {error}.") from error
-    page: JobPage = await store.list(namespace, selector=parsed, limit=limit, continue_token=token)
+    try:
+        page: JobPage = await store.list(namespace, selector=parsed, limit=limit, continue_token=token)
+    except Unsupported as error:
+        if not token:
+            raise
+        raise Problem(Kind.INVALID, f"query.continue: {error}.") from error
     return JobList(metadata=ListMeta(continue_=page.continue_token), items=list(page.jobs))
 
 

@@ -21,7 +21,6 @@ from rollout_api.live import Look
 from rollout_api.middleware import SESSION_COOKIE, session_cookie
 from rollout_api.models import Episodes, WorkerList
 from rollout_api.routes.jobs import JOB
-from rollout_api.settings import ApiSettings
 from rollout_api.store import LabelSelector
 from rollout_api.views import episodes_of, status_of, worker_row
 from rollout_api.web import render
@@ -52,7 +51,7 @@ async def show_page(
     cookie = session_cookie(request.headers)
     renewed = await gateway.auth.renew_session(cookie) if cookie else None
     if renewed is not None:
-        _set_cookie(response, renewed, gateway.settings)
+        _set_cookie(response, renewed, gateway)
     return response
 
 
@@ -110,7 +109,7 @@ async def sign_in(request: Request, gateway: TheGateway) -> Response:
         nonce = secrets.token_urlsafe(16)
         return _html(render.login_page(nonce, was_refused=True), nonce, status=401)
     response = RedirectResponse("/", status_code=303)
-    _set_cookie(response, session, gateway.settings)
+    _set_cookie(response, session, gateway)
     return response
 
 
@@ -125,14 +124,15 @@ def _html(text: str, nonce: str, *, status: int = 200) -> HTMLResponse:
     return HTMLResponse(text, status, headers)
 
 
-def _set_cookie(response: Response, value: str, settings: ApiSettings) -> None:
-    prefix = "__Host-" if settings.secure_cookie else ""
+def _set_cookie(response: Response, value: str, gateway: Gateway) -> None:
+    is_secure = gateway.settings.secure_cookie
+    prefix = "__Host-" if is_secure else ""
     response.set_cookie(
         prefix + SESSION_COOKIE,
         value,
-        max_age=settings.limits.session_s,
+        max_age=gateway.auth.session_s,
         path="/",
-        secure=settings.secure_cookie,
+        secure=is_secure,
         httponly=True,
         samesite="strict",
     )
