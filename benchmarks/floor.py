@@ -1,7 +1,7 @@
 """The floor: the cheapest honest way to step gymnasium environments in two processes, with numpy and two semaphores alone.
 
-Each process steps its half of the environments and writes observations, rewards and flags into one shared block, wakes the parent, and
-waits for the next step. No library is below this; ours is measured as a fraction of it.
+Each process steps its half of the environments and writes observations, rewards and flags into one shared block, wakes
+the parent, and waits for the next step. Little can be cheaper; ours is measured as a fraction of it.
 """
 
 from __future__ import annotations

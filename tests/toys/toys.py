@@ -1,6 +1,6 @@
 """The small environments of the tests: importable by child processes, each with one trait to check.
 
-The gymnasium ones are those that the probes name; `CountEnv` is the toy environment of the behaviour tables, with tensordicts.
+The gymnasium ones are those that the probes name; `toys_td` has those with tensordicts.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class Nested(Count):
                         "n": spaces.Box(INT64.min, INT64.max, (1,), np.int64),
                     }
                 ),
-                "on": spaces.Box(False, True, (1,), np.bool_),
+                "on": spaces.Box(0, 1, (1,), np.bool_),
             }
         )
 
@@ -280,6 +280,12 @@ class Actions(gymnasium.Env):
         self.observation_space = spaces.Box(0, 1, (1,), np.float32)
         self.action_space = self.SPACES[kind]
         self.last: Any = None
+        self.given: list[Any] = []
+
+    def spoil(self) -> None:
+        """Change every action that was given, in place."""
+        for action in self.given:
+            action[...] = -1
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -291,6 +297,7 @@ class Actions(gymnasium.Env):
         if not self.action_space.contains(action):
             raise AssertionError(f"{action!r} is not in {self.action_space}")
         self.last = action
+        self.given.append(action)
         return np.zeros(1, dtype=np.float32), 0.0, False, False, {}
 
 
@@ -299,6 +306,30 @@ class Strange(Count):
 
     def _space(self) -> spaces.Space:
         return spaces.Sequence(spaces.Discrete(2))
+
+
+class Total(gymnasium.Wrapper):
+    """A wrapper that sums the rewards of the episode into the observation."""
+
+    def __init__(self, k: int = 3) -> None:
+        super().__init__(Count(k))
+        self.observation_space = spaces.Dict(
+            {"observation": self.env.observation_space, "total": spaces.Box(0, np.inf, (1,), np.float64)}
+        )
+        self.total = 0.0
+
+    def _observe(self, observation: Any) -> Any:
+        return {"observation": observation, "total": np.array([self.total])}
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**kwargs)
+        self.total = 0.0
+        return self._observe(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.total += float(reward)
+        return self._observe(observation), reward, terminated, truncated, info
 
 
 def count(k: int = 3, start: int = 0) -> Count:

@@ -44,6 +44,9 @@ class CountEnv(EnvBase):
     def hello(self, x: Any, y: Any = None) -> tuple[str, Any, Any]:
         return self.tag, x, y
 
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
     def fail(self) -> None:
         raise ValueError("inner")
 

@@ -8,7 +8,6 @@ memory (`Block.tensors`) and raw buffers (`Block.leaves`) and cannot tell the tw
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 
 from rollout_worker.envs.describe import Key
 from rollout_worker.envs.layout import ALIGNMENT, BlockLayout, Leaf, Placed, align, carry_layout, place
-from rollout_worker.envs.memory import memory_file
+from rollout_worker.envs.memory import mapped, memory_file
 
 if TYPE_CHECKING:
     import torch
@@ -140,11 +139,6 @@ class SharedArena(Arena):
 def _purpose(plan: ArenaPlan) -> str:
     layout = plan.layout
     return f"{plan.num_blocks} blocks of {layout.num_envs} environments x {layout.num_steps} steps"
-
-
-def mapped(fd: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of a memory file. The mapping lives as long as any view of it."""
-    return np.frombuffer(mmap.mmap(fd, max(nbytes, 1)), dtype=np.uint8)
 
 
 def _aligned_zeros(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

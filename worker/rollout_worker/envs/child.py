@@ -46,7 +46,10 @@ FIRST = 1
 
 @dataclass(frozen=True, slots=True)
 class ChildSetup:
-    """Everything a child is born with. `indices` are its environments, counted over the vector env."""
+    """Everything a child is born with. `indices` are its environments, counted over the vector env.
+
+    `parents_lifelines` are ends of pipes that a forked child has inherited and that its parent alone may hold.
+    """
 
     position: int
     num_processes: int
@@ -58,7 +61,8 @@ class ChildSetup:
     num_threads: int
     spin_s: float
     parent_pid: int
-    is_direct_child: bool
+    lifeline: Descriptor | None
+    parents_lifelines: tuple[int, ...]
     control: Descriptor
     wake: Descriptor
     done: Descriptor
@@ -91,6 +95,7 @@ def run(setup: ChildSetup) -> None:
     """The target of the process."""
     _settle(setup)
     control = ControlPage(setup.num_envs, setup.num_processes, setup.control.fd)
+    os.close(setup.control.fd)
     progress = Progress(memoryview(control.progress[setup.position]))
     try:
         sessions = built(
@@ -126,7 +131,9 @@ def _settle(setup: ChildSetup) -> None:
     """Ctrl-C is the parent's business; SIGTERM ends us; a dead parent ends us too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    die_with_parent(setup.parent_pid, is_direct_child=setup.is_direct_child)
+    for fd in setup.parents_lifelines:
+        os.close(fd)
+    die_with_parent(setup.parent_pid, lifeline=setup.lifeline.fd if setup.lifeline else None)
     _limit_threads(setup.num_threads)
 
 

@@ -65,7 +65,10 @@ class _SpawnPopen(popen_spawn_posix.Popen):
     _fds: list[int]
 
     def _launch(self, process_obj: Any) -> None:
+        had_default = multiprocessing.get_start_method(allow_none=True) is not None
         preparation = spawn.get_preparation_data(process_obj.name)
+        if not had_default:
+            preparation.pop("start_method")
         if not process_obj.imports_main:
             preparation.pop("init_main_from_name", None)
             preparation.pop("init_main_from_path", None)
@@ -113,9 +116,14 @@ class Launcher:
         self._num_threads = num_threads
 
     @property
-    def is_forked_by_caller(self) -> bool:
-        """Whether the kernel's death signal of a child speaks of a thread that lasts: see `orphans`."""
-        return self._start_method == "forkserver" or threading.current_thread() is threading.main_thread()
+    def needs_lifeline(self) -> bool:
+        """Whether the kernel's death signal of a child would speak of another than this process: see `orphans`."""
+        return self._start_method == "forkserver" or threading.current_thread() is not threading.main_thread()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether a child holds all of this process' descriptors."""
+        return self._start_method == "fork"
 
     def start(self, target: Callable[[Any], None], argument: Any, *, name: str) -> Any:
         """Start one process. Its sentinel, pid and exit code are multiprocessing's."""
@@ -128,9 +136,20 @@ class Launcher:
             child = self._context.Process(**kwargs)
         if self._start_method == "forkserver":
             self._context.set_forkserver_preload(["rollout_worker.envs.child"])
-        with _starting, _threads_of_children(self._num_threads):
+        with _starting, _threads_of_children(self._num_threads), _unchanged_default():
             child.start()
         return child
+
+
+@contextlib.contextmanager
+def _unchanged_default() -> Iterator[None]:
+    """Starting a process makes multiprocessing settle on a default start method; that choice stays the user's."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        if before is None:
+            multiprocessing.set_start_method(None, force=True)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,15 @@ error now and never a bus error later.
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
+import weakref
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from rollout_contract.errors import ConfigurationError
 
@@ -46,6 +52,40 @@ def memory_file(nbytes: int, *, purpose: str, directory: Path | None = None) -> 
         os.close(fd)
         raise
     return fd
+
+
+def mapped(fd: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of a memory file, shared. The mapping goes with the last array that views it.
+
+    Python's own mmap objects keep a descriptor of the file open as long as they live; a batch that somebody keeps must not.
+    """
+    size = max(nbytes, 1)
+    libc = _libc()
+    address = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address in (None, _MAP_FAILED):
+        code = ctypes.get_errno()
+        raise OSError(code, f"cannot map {size} bytes of shared memory: {os.strerror(code)}")
+    buffer = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(buffer, libc.munmap, address, size).atexit = False
+    return np.ctypeslib.as_array(buffer)
+
+
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
 
 
 def available_bytes(directory: Path | None = None) -> int | None:

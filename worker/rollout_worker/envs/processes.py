@@ -63,6 +63,7 @@ class _Child:
     wake: int
     process: Any = None
     pidfd: int = -1
+    lifeline: int = -1
 
     @property
     def pid(self) -> int:
@@ -187,7 +188,7 @@ class Crew:
                 with suppress(ValueError):
                     child.process.close()
             child.conn.close()
-            _close(child.wake, child.pidfd)
+            _close(child.wake, child.pidfd, child.lifeline)
         if self._epoll is not None:
             self._epoll.close()
             self._epoll = None
@@ -207,6 +208,10 @@ class Crew:
             ours, theirs = Pipe(duplex=True)
             child = _Child(position, indices, ours, os.eventfd(0, os.EFD_CLOEXEC))
             self.children.append(child)
+            held = -1
+            if launcher.needs_lifeline:
+                held, child.lifeline = os.pipe2(os.O_CLOEXEC)
+            lifelines = tuple(each.lifeline for each in self.children if each.lifeline >= 0)
             setup = ChildSetup(
                 position=position,
                 num_processes=settings.num_processes,
@@ -218,7 +223,8 @@ class Crew:
                 num_threads=settings.num_threads,
                 spin_s=settings.spin_s,
                 parent_pid=os.getpid(),
-                is_direct_child=launcher.is_forked_by_caller,
+                lifeline=Descriptor(held) if held >= 0 else None,
+                parents_lifelines=lifelines if launcher.is_inherited else (),
                 control=Descriptor(self.control_fd),
                 wake=Descriptor(child.wake),
                 done=Descriptor(self._done),
@@ -229,6 +235,7 @@ class Crew:
                 child.process = launcher.start(run, setup, name=name)
             finally:
                 theirs.close()
+                _close(held)
             child.pidfd = os.pidfd_open(child.pid)
             self._epoll.register(child.pidfd, select.EPOLLIN)
         os.close(self.control_fd)

@@ -301,7 +301,7 @@ class Stepper:
                     write(next_rows, index, observation)
                     if nested:
                         self._write_nested(rows, step, index, observation)
-                    rewards[index] = reward
+                    rewards[index] = float(reward)
                     if terminated or truncated:
                         ended[index] = (bool(terminated), bool(truncated))
                 break

@@ -68,6 +68,27 @@ class VectorSettings:
     rules: StepRules = field(default_factory=StepRules)
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What closed a vector env: enough to say it again, without the exception, whose frames hold on to memory."""
+
+    kind: type[EnvError]
+    message: str
+    env_index: int | None
+    pid: int | None
+    call: str
+
+    @staticmethod
+    def of(error: BaseException) -> _Failure:
+        if isinstance(error, EnvError):
+            return _Failure(type(error), str(error), error.env_index, error.pid, error.call)
+        return _Failure(EnvError, f"{type(error).__name__}: {error}", None, None, "")
+
+    def again(self) -> EnvError:
+        text = f"the environments were closed after a failure; start them again. It was: {self.message}"
+        return self.kind(text, env_index=self.env_index, pid=self.pid, call=self.call)
+
+
 class VectorEnv(ABC):
     """`num_envs` environments and the blocks that they are stepped into.
 
@@ -88,7 +109,7 @@ class VectorEnv(ABC):
         self._recipes = tuple(recipes)
         self._arena: Arena | None = None
         self._description: EnvDescription | None = None
-        self._failure: BaseException | None = None
+        self._failure: _Failure | None = None
         self._has_begun_step = False
 
     def start(self) -> Self:
@@ -100,7 +121,7 @@ class VectorEnv(ABC):
         try:
             self._open()
         except BaseException as error:
-            self._failure = error
+            self._failure = _Failure.of(error)
             self._release()
             raise
         return self
@@ -346,15 +367,9 @@ class VectorEnv(ABC):
             raise RuntimeError("a step is under way: call finish_step first")
 
     def _closed_error(self) -> BaseException:
-        failure = self._failure
-        if isinstance(failure, EnvError):
-            return type(failure)(
-                f"the environments were closed after a failure; start them again. It was: {failure}",
-                env_index=failure.env_index,
-                pid=failure.pid,
-                call=failure.call,
-            )
-        return RuntimeError("the environments are closed; start them first")
+        if self._failure is None:
+            return RuntimeError("the environments are closed; start them first")
+        return self._failure.again()
 
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start < stop <= self.settings.num_steps:
@@ -424,7 +439,7 @@ class SerialVector(VectorEnv):
                     self._stepper.cut(command)
         except StepFailed as failure:
             error = error_of(failure.faults)
-            self._failure = error
+            self._failure = _Failure.of(error)
             with suppress(EnvError):
                 self.close()
             raise error from failure.cause
@@ -477,7 +492,7 @@ class ParallelVector(VectorEnv):
         try:
             self._crew.remap(plan, fd)
         except BaseException as error:
-            self._failure = error
+            self._failure = _Failure.of(error)
             self._release()
             raise
         finally:
@@ -495,7 +510,7 @@ class ParallelVector(VectorEnv):
         except (
             BaseException
         ) as error:  # an interrupted wait leaves a reply under way: nothing but closing is safe
-            self._failure = error
+            self._failure = _Failure.of(error)
             self._release()
             raise
         if answers:
@@ -516,7 +531,7 @@ class ParallelVector(VectorEnv):
         try:
             return [result for answers in self._crew.call(request) for result in answers or ()]
         except BaseException as error:
-            self._failure = error
+            self._failure = _Failure.of(error)
             self._release()
             raise
 
@@ -531,6 +546,7 @@ class ParallelVector(VectorEnv):
         if self._crew is not None:
             self._crew.kill()
             self._crew = None
+        self.__dict__.pop("_control", None)
         self._arena = None
         self._has_begun_step = False
 
