@@ -12,6 +12,9 @@ from importlib.resources import files
 
 from rollout_contract.keys import JobKeys
 
+_PRELUDES = {"delete": ("common",), "lease": ("common",), "publish": ("common",)}
+"""Which parts stand before a script: only what it uses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -25,7 +28,7 @@ class Script:
 @cache
 def script(name: str) -> Script:
     """The script of a name. FileNotFoundError if there is none."""
-    text = "\n".join(_bare(part) for part in ("common", "flow", name))
+    text = "\n".join(_bare(part) for part in (*_PRELUDES.get(name, ("common", "flow", "entries")), name))
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

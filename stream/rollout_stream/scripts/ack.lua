@@ -15,5 +15,5 @@ for i = 2, #ARGV do
     end
   end
 end
-is_full()
+unlatch()
 return {acked, gone, redis.call('HGET', COUNTERS, 'unacked_frames')}

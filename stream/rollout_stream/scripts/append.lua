@@ -3,7 +3,9 @@
 -- ARGV: slot, attempt, sequence, frames, bytes, want, episodes, sum of returns, sum of lengths, policy version, heartbeat, seed epoch that
 -- the batch ends under ('' = any), episode …
 if redis.call('EXISTS', BATCHES) == 0 then return LOST end
-touch()
+local slot, attempt, sequence = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local frames, bytes, want = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+load(slot)
 redis.call('XGROUP', 'SETID', BATCHES, LAST, '$')
 local id
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', BATCHES)) do
@@ -15,35 +17,32 @@ if is_lost() then
   drop_entry(id)
   return LOST
 end
-local slot, attempt, sequence = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local frames, bytes, want = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local known, last = writer_of(slot)
 
-if is_fenced(slot, attempt) then
+if is_fenced(attempt) then
   drop_entry(id)
   count('fenced', 1)
-  return {'fenced', news('fenced', 0, 0, slot)}
+  return {'fenced', news('fenced')}
 end
-if attempt == known and sequence <= last then
+if attempt == S.attempt and sequence <= S.sequence then
   drop_entry(id)
   count('duplicates', 1)
   set_heartbeat(slot, ARGV[11])
-  return {'duplicate', grant(slot, last + 1, want, false)}
+  local answer = grant(S.sequence + 1, want, false)
+  save()
+  return {'duplicate', answer}
 end
 if has_ended() or is_complete() then
   drop_entry(id)
-  return {'finished', news('finished', 0, 0, slot)}
+  return {'finished', news('finished')}
 end
-
-if ARGV[12] ~= '' and ARGV[12] ~= redis.call('HGET', CONTROL, 'seed_epoch') then
+if ARGV[12] ~= '' and ARGV[12] ~= S.seed_epoch then
   -- The batch in hand is the last of its epoch: its writer ends the trajectories in it, and appends it again.
   drop_entry(id)
-  return {'reseed', news('wait', 0, 0, slot)}
+  return {'reseed', news('wait')}
 end
 
-local open, granted, random = reservation_of(slot)
-if open and open ~= sequence then granted, random = 0, 0 end
-granted, random = granted or 0, random or 0
+local granted, random = 0, 0
+if S.open == sequence then granted, random = S.granted, S.random end
 local left = frames_left()
 if left and frames > granted + left then
   drop_entry(id)
@@ -52,9 +51,8 @@ if left and frames > granted + left then
 end
 
 if is_full() then
-  local policy = redis.call('HGET', CONTROL, 'on_full')
-  if policy == 'TrimAcked' and redis.call('SCARD', GROUPS) == 0 then
-    while is_full() do
+  if makes_room() then
+    while S.full do
       local oldest = redis.call('XRANGE', BATCHES, '-', '+', 'COUNT', 1)[1]
       if not oldest or oldest[1] == id then break end
       local text = redis.call('HGET', PENDING, oldest[1])
@@ -63,58 +61,55 @@ if is_full() then
         count('dropped_frames', f)
         count('dropped_batches', 1)
         count('dropped:' .. s, f)
+        load(slot)
+        S.full = true
+        is_full()
       else
         drop_entry(oldest[1])
       end
     end
-  elseif policy == 'DropNewest' then
+  elseif S.on_full == 'DropNewest' then
     drop_entry(id)
     count('dropped_frames', frames)
     count('dropped_batches', 1)
     count('dropped:' .. slot, frames)
-    close_reservation(slot)
-    set_writer(slot, attempt, sequence, false)
+    close_reservation()
+    take_slot(attempt)
+    S.sequence = sequence
     set_heartbeat(slot, ARGV[11])
-    return {'dropped', grant(slot, sequence + 1, want, false)}
+    local answer = grant(sequence + 1, want, false)
+    save()
+    return {'dropped', answer}
   else
     drop_entry(id)
     set_heartbeat(slot, ARGV[11])
-    return {'full', news('full', 0, 0, slot)}
+    save()
+    return {'full', news('full')}
   end
 end
 
 redis.call('HSET', PENDING, id, int(frames) .. ' ' .. int(bytes) .. ' ' .. slot)
-count('frames', frames)
-count('batches', 1)
-count('bytes', bytes)
-count('unacked_frames', frames)
-count('unacked_bytes', bytes)
-count('unacked_batches', 1)
-count('own:' .. slot, 1)
-count('frames:' .. slot, frames)
+S.frames, S.batches, S.bytes = S.frames + frames, S.batches + 1, S.bytes + bytes
+S.unacked_frames, S.unacked_bytes = S.unacked_frames + frames, S.unacked_bytes + bytes
+S.unacked_batches, S.own, S.slot_frames = S.unacked_batches + 1, S.own + 1, S.slot_frames + frames
+S.policy_version = math.max(S.policy_version, tonumber(ARGV[10]))
 redis.call('HSET', COUNTERS, 'last_append', stamp())
-set_writer(slot, attempt, sequence, false)
-close_reservation(slot)
-if open == sequence then
-  -- The frames made with random actions are the first of the grant: what was not made goes on to the next batch.
-  redis.call('HINCRBY', BUDGET, 'random_left', int(-math.min(random, frames)))
-  if granted > frames then open_reservation(slot, sequence + 1, granted - frames, math.max(0, random - frames)) end
-end
+take_slot(attempt)
+S.sequence = sequence
+close_reservation()
+-- The frames made with random actions are the first of the grant: what was not made goes on to the next batch.
+S.random_left = S.random_left - math.min(random, frames)
+if granted > frames then open_reservation(sequence + 1, granted - frames, math.max(0, random - frames)) end
 
 if tonumber(ARGV[7]) > 0 then
   count('episodes', tonumber(ARGV[7]))
   redis.call('HINCRBYFLOAT', COUNTERS, 'return_sum', ARGV[8])
   count('length_sum', tonumber(ARGV[9]))
-  local total = redis.call('HGET', COUNTERS, 'frames')
-  for i = 13, #ARGV do redis.call('RPUSH', EPISODES, ARGV[i] .. total .. '}') end
-  redis.call('LTRIM', EPISODES, -tonumber(redis.call('HGET', CONTROL, 'max_episodes') or 1000), -1)
-end
-local newest = tonumber(ARGV[10])
-if newest > tonumber(redis.call('HGET', COUNTERS, 'policy_version') or 0) then
-  redis.call('HSET', COUNTERS, 'policy_version', ARGV[10])
+  for i = 13, #ARGV do redis.call('RPUSH', EPISODES, ARGV[i] .. int(S.frames) .. '}') end
+  redis.call('LTRIM', EPISODES, -S.max_episodes, -1)
 end
 set_heartbeat(slot, ARGV[11])
-if is_complete() then end_stream('finished', '{"kind":"finished","reason":"TotalFrames","message":""}') end
-local answer = {'ok', grant(slot, sequence + 1, want, true), id}
-touch()
-return answer
+if is_complete() then end_stream('finished', COMPLETE) end
+local answer = grant(sequence + 1, want, true)
+save()
+return {'ok', answer, id}

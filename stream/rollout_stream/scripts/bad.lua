@@ -20,6 +20,6 @@ if text then
 else
   drop_entry(id)
 end
-is_full()
+unlatch()
 touch()
 return 1

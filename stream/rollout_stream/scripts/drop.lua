@@ -15,5 +15,5 @@ if not string.find(text .. ' ', ' ~ ', 1, true) then
 end
 text = text .. ' ' .. ARGV[1]
 if not settle(id, text, redis.call('SMEMBERS', GROUPS)) then redis.call('HSET', PENDING, id, text) end
-is_full()
+unlatch()
 return 1

@@ -1,163 +1,128 @@
--- Budget, back-pressure and fencing: shared by join, reserve, append, release, ack and heartbeat.
+-- Budget, back-pressure and fencing of one slot (`<group>/<index>`): shared by join, reserve, append, release and heartbeat.
+-- `load` reads what they need, the functions change it in memory, `save` writes it.
+local S
 
-local function has_ended()
-  local kind = redis.call('HGET', CONTROL, 'ended')
-  return kind == 'finished' or kind == 'failed'
+local function load(slot)
+  local m = redis.call('HMGET', CONTROL, 'ended', 'paused', 'seed', 'seed_epoch', 'command_epoch', 'on_full',
+    'max_unacked_frames', 'max_bytes', 'max_episodes', 'ttl_ms')
+  local c = redis.call('HMGET', COUNTERS, 'frames', 'batches', 'bytes', 'unacked_frames', 'unacked_bytes', 'unacked_batches',
+    'full', 'policy_version', 'own:' .. slot, 'frames:' .. slot, 'full_since')
+  local b = redis.call('HMGET', BUDGET, 'total', 'reserved', 'random_left', 'r:' .. slot)
+  local attempt, sequence, closed = string.match(redis.call('HGET', WRITERS, slot) or '', '^(%d+) (%d+) (%d)$')
+  local open, granted, random = string.match(b[4] or '', '^(%d+) (%d+) (%d+)$')
+  local function number(x) return tonumber(x or '') or 0 end
+  S = {
+    slot = slot, ended = m[1] or '', paused = m[2] == '1', seed = m[3] or '0', seed_epoch = m[4] or '0', command_epoch = m[5] or '0',
+    on_full = m[6], max_frames = tonumber(m[7] or ''), max_bytes = tonumber(m[8] or ''), max_episodes = tonumber(m[9] or '') or 1000,
+    frames = number(c[1]), batches = number(c[2]), bytes = number(c[3]), unacked_frames = number(c[4]), unacked_bytes = number(c[5]),
+    unacked_batches = number(c[6]), full = c[7] == '1', policy_version = number(c[8]), own = number(c[9]), slot_frames = number(c[10]),
+    full_since = c[11] or '0',
+    total = tonumber(b[1] or ''), reserved = number(b[2]), random_left = number(b[3]),
+    open = tonumber(open or ''), granted = tonumber(granted or '') or 0, random = tonumber(random or '') or 0, had_open = open and true,
+    attempt = tonumber(attempt or '') or -1, sequence = tonumber(sequence or '') or 0, closed = closed == '1',
+  }
+  redis.call('PEXPIRE', CONTROL, m[10] or '86400000') -- first write: see common.lua
 end
 
--- attempt, last sequence, closed of a slot; -1, 0, false if it never wrote.
-local function writer_of(slot)
-  local text = redis.call('HGET', WRITERS, slot)
-  if not text then return -1, 0, false end
-  local attempt, sequence, closed = string.match(text, '^(%d+) (%d+) (%d)$')
-  return tonumber(attempt), tonumber(sequence), closed == '1'
+local function save()
+  redis.call('HSET', COUNTERS, 'frames', int(S.frames), 'batches', int(S.batches), 'bytes', int(S.bytes),
+    'unacked_frames', int(S.unacked_frames), 'unacked_bytes', int(S.unacked_bytes), 'unacked_batches', int(S.unacked_batches),
+    'full', S.full and '1' or '0', 'full_since', S.full_since, 'policy_version', int(S.policy_version),
+    'own:' .. S.slot, int(S.own), 'frames:' .. S.slot, int(S.slot_frames))
+  if S.open then
+    redis.call('HSET', BUDGET, 'reserved', int(S.reserved), 'random_left', int(S.random_left),
+      'r:' .. S.slot, int(S.open) .. ' ' .. int(S.granted) .. ' ' .. int(S.random))
+  else
+    redis.call('HSET', BUDGET, 'reserved', int(S.reserved), 'random_left', int(S.random_left))
+    if S.had_open then redis.call('HDEL', BUDGET, 'r:' .. S.slot) end
+  end
+  if S.attempt >= 0 then
+    redis.call('HSET', WRITERS, S.slot, int(S.attempt) .. ' ' .. int(S.sequence) .. ' ' .. (S.closed and '1' or '0'))
+  end
+  touch()
 end
 
-local function set_writer(slot, attempt, sequence, closed)
-  redis.call('HSET', WRITERS, slot, int(attempt) .. ' ' .. int(sequence) .. ' ' .. (closed and '1' or '0'))
+local function has_ended() return S.ended == 'finished' or S.ended == 'failed' end
+
+local function is_complete() return S.total and S.frames >= S.total end
+
+local function is_fenced(attempt) return attempt < S.attempt or (attempt == S.attempt and S.closed) end
+
+-- A new attempt of the slot; every older one is fenced from here on.
+local function take_slot(attempt)
+  if attempt > S.attempt then S.attempt, S.closed = attempt, false end
 end
 
-local function is_fenced(slot, attempt)
-  local known, _, closed = writer_of(slot)
-  return attempt < known or (attempt == known and closed)
-end
-
--- sequence, frames, random frames of a slot's open reservation, or nil.
-local function reservation_of(slot)
-  local text = redis.call('HGET', BUDGET, 'r:' .. slot)
-  if not text then return nil end
-  local sequence, frames, random = string.match(text, '^(%d+) (%d+) (%d+)$')
-  return tonumber(sequence), tonumber(frames), tonumber(random)
-end
-
-local function close_reservation(slot)
-  local _, frames, random = reservation_of(slot)
-  if not frames then return 0 end
-  redis.call('HDEL', BUDGET, 'r:' .. slot)
-  redis.call('HINCRBY', BUDGET, 'reserved', int(-frames))
-  redis.call('HINCRBY', BUDGET, 'random_left', int(random))
+local function close_reservation()
+  local frames = S.open and S.granted or 0
+  S.reserved, S.random_left = S.reserved - frames, S.random_left + (S.open and S.random or 0)
+  S.open, S.granted, S.random = nil, 0, 0
   return frames
 end
 
-local function open_reservation(slot, sequence, frames, random)
-  redis.call('HSET', BUDGET, 'r:' .. slot, int(sequence) .. ' ' .. int(frames) .. ' ' .. int(random))
-  redis.call('HINCRBY', BUDGET, 'reserved', int(frames))
-  redis.call('HINCRBY', BUDGET, 'random_left', int(-random))
+local function open_reservation(sequence, frames, random)
+  S.open, S.granted, S.random = sequence, frames, random
+  S.reserved, S.random_left = S.reserved + frames, S.random_left - random
 end
 
 -- Frames that nobody has appended or reserved; nil if the job has no total.
-local function frames_left()
-  local b = redis.call('HMGET', BUDGET, 'total', 'reserved')
-  if not b[1] or b[1] == '' then return nil end
-  return tonumber(b[1]) - tonumber(redis.call('HGET', COUNTERS, 'frames')) - tonumber(b[2])
-end
-
-local function is_complete()
-  local total = redis.call('HGET', BUDGET, 'total')
-  return total and total ~= '' and tonumber(redis.call('HGET', COUNTERS, 'frames')) >= tonumber(total)
-end
+local function frames_left() return S.total and S.total - S.frames - S.reserved end
 
 -- Above the high watermark, or not yet below the low one (80 %) after having been above. Keeps the latch.
 local function is_full()
-  local c = redis.call('HMGET', COUNTERS, 'unacked_frames', 'unacked_bytes', 'full')
-  local m = redis.call('HMGET', CONTROL, 'max_unacked_frames', 'max_bytes')
-  local frames, bytes, latched = tonumber(c[1]), tonumber(c[2]), c[3] == '1'
-  local max_frames, max_bytes = tonumber(m[1] or ''), tonumber(m[2] or '')
-  local share = latched and 0.8 or 1
-  local full = false
-  if latched then
-    full = (max_frames and frames > share * max_frames) or (max_bytes and bytes > share * max_bytes)
-  else
-    full = (max_frames and frames >= max_frames) or (max_bytes and bytes >= max_bytes)
+  local share, was = S.full and 0.8 or 1, S.full
+  local function above(value, most)
+    if not most then return false end
+    if was then return value > share * most end
+    return value >= most
   end
-  full = full and true or false
-  if full ~= latched then
-    redis.call('HSET', COUNTERS, 'full', full and '1' or '0')
-    if full then redis.call('HSET', COUNTERS, 'full_since', stamp()) end
-  end
-  return full
+  S.full = above(S.unacked_frames, S.max_frames) or above(S.unacked_bytes, S.max_bytes)
+  if S.full and not was then S.full_since = stamp() end
+  return S.full
 end
+
+local function makes_room() return S.on_full == 'TrimAcked' and redis.call('SCARD', GROUPS) == 0 end
 
 -- Whether a full stream holds writers back (it does not if the policy makes room or drops).
-local function is_blocked()
-  if not is_full() then return false end
-  local policy = redis.call('HGET', CONTROL, 'on_full')
-  if policy == 'DropNewest' then return false end
-  if policy == 'TrimAcked' and redis.call('SCARD', GROUPS) == 0 then return false end
-  return true
-end
+local function is_blocked() return is_full() and S.on_full ~= 'DropNewest' and not makes_room() end
 
 -- Ten strings: what a worker needs to know at every call. See calls.py, parse_reservation.
-local function news(status, frames, random, slot)
-  local c = redis.call('HMGET', CONTROL, 'seed', 'seed_epoch', 'command_epoch')
-  local own = redis.call('HMGET', COUNTERS, 'unacked_frames', 'own:' .. slot)
+local function news(status, frames, random)
   return {
-    status, int(frames), int(random), redis.call('HGET', WEIGHTS, 'newest') or '0',
-    c[1] or '0', c[2] or '0', c[3] or '0', own[1] or '0', own[2] or '0', stamp(),
+    status, int(frames or 0), int(random or 0), redis.call('HGET', WEIGHTS, 'newest') or '0',
+    S.seed, S.seed_epoch, S.command_epoch, int(S.unacked_frames), int(S.own), stamp(),
   }
 end
 
--- Grants frames for the batch `sequence` of a slot; `top_up` adds to what is still open from the batch before.
-local function grant(slot, sequence, want, top_up)
-  if has_ended() or is_complete() then return news('finished', 0, 0, slot) end
-  if is_blocked() then return news('full', 0, 0, slot) end
-  if redis.call('HGET', CONTROL, 'paused') == '1' then return news('wait', 0, 0, slot) end
-  local open, frames, random = reservation_of(slot)
-  if open and (open ~= sequence or (frames > want and not top_up)) then
-    close_reservation(slot)
-    if open == sequence then -- asked for less than before: the rest goes back
-      frames = want
-      random = math.min(random, want)
-      if frames > 0 then open_reservation(slot, sequence, frames, random) end
-    else
-      open, frames, random = nil, nil, nil
-    end
+-- Grants frames for the batch `sequence` of the slot; `top_up` adds to what is still open from the batch before.
+local function grant(sequence, want, top_up)
+  if has_ended() or is_complete() then return news('finished') end
+  if is_blocked() then return news('full') end
+  if S.paused then return news('wait') end
+  if S.open and S.open ~= sequence then close_reservation() end
+  if S.open and S.granted > want and not top_up then -- asked for less than before: the rest goes back
+    local random = math.min(S.random, want)
+    close_reservation()
+    if want > 0 then open_reservation(sequence, want, random) end
   end
-  if not open or (top_up and frames < want) then
-    local had = frames or 0
-    local left = frames_left()
-    local more = want - had
+  if not S.open or (top_up and S.granted < want) then
+    local left, more = frames_left(), want - S.granted
     if left and left < more then more = left end
     if more > 0 then
-      if open then close_reservation(slot) end
-      frames = had + more
-      random = math.min(frames, tonumber(redis.call('HGET', BUDGET, 'random_left')))
-      open_reservation(slot, sequence, frames, random)
+      local frames = S.granted + more
+      close_reservation()
+      open_reservation(sequence, frames, math.min(frames, S.random_left))
     end
   end
-  if not frames or frames <= 0 then return news('wait', 0, 0, slot) end
-  return news('granted', frames, random, slot)
-end
-
--- Gives back the space of an entry: everything that counts it, in one step.
-local function forget(id, text)
-  local frames, bytes, slot = string.match(text, '^(%d+) (%d+) (%S+)')
-  redis.call('XDEL', BATCHES, id)
-  redis.call('HDEL', PENDING, id)
-  count('unacked_frames', -tonumber(frames))
-  count('unacked_bytes', -tonumber(bytes))
-  count('unacked_batches', -1)
-  count('own:' .. slot, -1)
-  return tonumber(frames), tonumber(bytes), slot
-end
-
--- Removes an entry if every registered group has acked it. `text` is its record in PENDING.
-local function settle(id, text, groups)
-  if #groups == 0 then return false end
-  for _, group in ipairs(groups) do
-    if not string.find(text .. ' ', ' ' .. group .. ' ', 1, true) then return false end
-  end
-  local frames, bytes = forget(id, text)
-  count('acked_frames', frames)
-  count('acked_bytes', bytes)
-  count('acked_batches', 1)
-  return true
+  if not S.open then return news('wait') end
+  return news('granted', S.granted, S.random)
 end
 
 local function end_stream(kind, marker)
   redis.call('XADD', BATCHES, '*', 'e', marker)
   redis.call('HSET', CONTROL, 'ended', kind, 'end', marker)
 end
+local COMPLETE = '{"kind":"finished","reason":"TotalFrames","message":""}'
 
 local function set_heartbeat(slot, text)
   if text ~= '' then redis.call('HSET', WORKERS, slot, text .. stamp() .. '}') end

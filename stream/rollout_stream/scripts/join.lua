@@ -1,8 +1,8 @@
 -- ARGV: slot, attempt. A worker process says that it is there: fences every older attempt.
 if is_lost() then return LOST end
-touch()
-local attempt = tonumber(ARGV[2])
-local known, sequence = writer_of(ARGV[1])
-if is_fenced(ARGV[1], attempt) then return {'fenced', int(known), int(sequence), stamp()} end
-set_writer(ARGV[1], attempt, sequence, false)
-return {'ok', int(known), int(sequence), stamp()}
+load(ARGV[1])
+local attempt, known = tonumber(ARGV[2]), S.attempt
+if is_fenced(attempt) then return {'fenced', int(known), int(S.sequence), stamp()} end
+take_slot(attempt)
+save()
+return {'ok', int(math.max(known, 0)), int(S.sequence), stamp()}

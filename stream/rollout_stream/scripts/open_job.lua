@@ -18,6 +18,6 @@ for i = 6 + 2 * fields, #ARGV do
   redis.call('SADD', GROUPS, ARGV[i])
   redis.call('XGROUP', 'CREATE', BATCHES, ARGV[i], '0')
 end
-if ARGV[3] ~= '' and tonumber(ARGV[3]) == 0 then end_stream('finished', '{"kind":"finished","reason":"TotalFrames","message":""}') end
+if ARGV[3] ~= '' and tonumber(ARGV[3]) == 0 then end_stream('finished', COMPLETE) end
 touch(true)
 return 1

@@ -10,5 +10,5 @@ for i = 1, #all, 2 do
   redis.call('HSET', PENDING, all[i], (string.gsub(text, ' $', '')))
   settle(all[i], text, groups)
 end
-is_full()
+unlatch()
 return 1
