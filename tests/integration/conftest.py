@@ -161,10 +161,12 @@ class LiveRun:
     def until_frames(self, count: int) -> None:
         """Return once so many frames are there."""
         pattern = re.compile(r"\| ([\d,]+) frames")
-        wait_until(
-            lambda: any(int(n.replace(",", "")) >= count for n in pattern.findall(self.stdout)),
-            what=f"{count} frames",
-        )
+
+        def has_come() -> bool:
+            assert self.process.poll() is None, f"the run has ended\n{self.stdout}\n{self.stderr}"
+            return any(int(n.replace(",", "")) >= count for n in pattern.findall(self.stdout))
+
+        wait_until(has_come, what=f"{count} frames")
 
     def wait(self, deadline_s: float = 50.0) -> int:
         """Its exit code."""

@@ -90,12 +90,17 @@ def test_a_second_interrupt_does_not_wait_for_anybody(job_dir, start_run, until)
     run.assert_nothing_is_left()
 
 
-def test_an_interrupt_while_it_starts_leaves_nothing(start_run):
+@pytest.mark.parametrize("moment", ["directory made", "run directory", "Pending"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_at_any_moment_of_the_start_leaves_nothing(job_dir, start_run, until, moment, number):
     run = start_run("--learner", "reader.py")
-    run.said(r"(run directory)")
-    run.process.send_signal(signal.SIGINT)
+    if moment == "directory made":
+        until(lambda: list(job_dir.path.glob("runs/*/logs")) or run.process.poll() is not None)
+    else:
+        run.said(f"({moment})")
+    run.process.send_signal(number)
 
-    assert run.wait(30) == 130, run.stderr
+    assert run.wait(30) == 128 + number, run.stderr
     run.assert_nothing_is_left()
 
 
@@ -331,6 +336,8 @@ def test_a_server_of_ones_own(job_dir, start_run, tmp_path):
     from rollout_cli.local.redis_program import find_server
     from rollout_cli.local.run_dir import RunDir
 
+    job_dir.manifest["spec"]["env"]["kwargs"] = {"sleep_s": 0.15}
+
     async def with_server() -> tuple[int, str]:
         own = RunDir(tmp_path / "server")
         own.logs.mkdir(parents=True)
@@ -339,6 +346,10 @@ def test_a_server_of_ones_own(job_dir, start_run, tmp_path):
         try:
             url = f"redis://:{server.password}@127.0.0.1:{server.port}"
             run = start_run("--redis", url, "--learner", "reader.py")
+            await asyncio.to_thread(run.until_frames, 20)
+            second = start_run("--redis", url, "--run-dir", "elsewhere")
+            assert await asyncio.to_thread(second.wait) == 2
+            assert "is running on 127.0.0.1" in second.stderr
             code = await asyncio.to_thread(run.wait)
             written = run.stdout + run.stderr + (run.run_dir / "run.json").read_text()
             assert server.password not in written

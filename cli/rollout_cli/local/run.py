@@ -54,6 +54,8 @@ LEARNER_LINES = 8
 def command(arguments: argparse.Namespace) -> int:
     """Run a job; the exit codes are those of `errors.Exit`."""
     request = request_of(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # until the event loop takes over: leave in order, too
+        signal.signal(number, _leave)
     with open_run_dir(request.run_dir, request.job.metadata.name) as run_dir:
         logging.basicConfig(
             filename=run_dir.logs / "run.log",
@@ -61,6 +63,10 @@ def command(arguments: argparse.Namespace) -> int:
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
         return asyncio.run(_run(request, run_dir, _record_of(arguments)))
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(code_of_signal(number))
 
 
 def _record_of(arguments: argparse.Namespace) -> dict[str, object]:
@@ -79,16 +85,16 @@ def _record_of(arguments: argparse.Namespace) -> dict[str, object]:
 async def _run(request: RunRequest, run_dir: RunDir, record: Mapping[str, object]) -> int:
     """The process around the work: signals, orphans, screen; the last words."""
     adopt_orphans()
-    reaper = asyncio.create_task(reap_orphans())
     run = _Run(request, run_dir, record, open_screen())
-    try:
-        with _signals() as stop:
+    with _signals() as stop:
+        reaper = asyncio.create_task(reap_orphans())
+        try:
             ended = await _until_stopped(run, stop)
-    finally:
-        run.screen.close()
-        reaper.cancel()
-        await end_descendants()
-    _print_end(run, ended)
+        finally:
+            run.screen.close()
+            reaper.cancel()
+            await end_descendants()
+        _print_end(run, ended)
     return ended.code
 
 

@@ -29,14 +29,15 @@ from rollout_cli.local.redis import EmbeddedRedis
 from rollout_cli.local.redis_program import find_server
 from rollout_cli.local.request import RunRequest
 from rollout_cli.local.run_dir import GatewayRecord, RunDir, write_gateway
+from rollout_cli.local.watch import LOST_AFTER_S
 from rollout_contract import podenv
-from rollout_contract.errors import StreamUnavailable
+from rollout_contract.errors import JobNotFound, StateLost, StreamUnavailable
 from rollout_contract.podenv import HealthAddress, StreamAddress
 from rollout_contract.spec import RedisSpec, RolloutJob, parse_manifest
 from rollout_operator import reconcile
 from rollout_operator.redis_streams import RedisStreams
 from rollout_operator.settings import OperatorSettings
-from rollout_stream.aio import AsyncSession, Control, check_server
+from rollout_stream.aio import AsyncSession, Control, check_server, find_job
 from rollout_stream.connection import ServerAddress
 
 OBSERVE_EVERY_S = 1.0
@@ -73,6 +74,8 @@ async def open_services(
         address, server, embedded = await _open_redis(stack, request, run_dir)
         session = await stack.enter_async_context(AsyncSession(address))
         await _check(session, server)
+        if embedded is None:
+            await _check_alone(session, request.job)
         job_file, job = _create_job(stack, request, run_dir)
         url, token = await _serve(stack, sock, request, run_dir, job_file, session)
         write_gateway(run_dir, GatewayRecord(url, job.metadata.namespace, job.metadata.name, os.getpid()))
@@ -120,6 +123,21 @@ async def _check(session: AsyncSession, server: str) -> None:
     info = await check_server(session)
     if info.problems:
         raise StreamUnavailable(f"{server} cannot hold a job's data: {'; '.join(info.problems)}")
+
+
+async def _check_alone(session: AsyncSession, job: RolloutJob) -> None:
+    """UsageError if somebody runs a job of this name on this server now: a learner would find that one, or this."""
+    try:
+        found = await find_job(session, job.metadata.namespace, job.metadata.name)
+        progress = await Control(session, found).read_progress()
+    except (JobNotFound, StateLost):
+        return
+    ages = [progress.time - worker.seen for worker in progress.workers]
+    if not progress.control.ended and min(ages, default=LOST_AFTER_S) < LOST_AFTER_S:
+        raise UsageError(
+            f"job {found} is running on {session.address} already: a worker of it was seen {min(ages):.0f} s ago; "
+            "stop it, or give this job another name"
+        )
 
 
 def _create_job(stack: AsyncExitStack, request: RunRequest, run_dir: RunDir) -> tuple[JobFile, RolloutJob]:
