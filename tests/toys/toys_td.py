@@ -44,6 +44,9 @@ class CountEnv(EnvBase):
     def hello(self, x: Any, y: Any = None) -> tuple[str, Any, Any]:
         return self.tag, x, y
 
+    def draw(self) -> float:
+        return float(torch.rand(()))
+
     def threads(self) -> int:
         return torch.get_num_threads()
 
@@ -78,3 +81,15 @@ class Two(EnvBase):
         found["agents", "reward"] = td["agents", "action"].clone()
         found["terminated"] = torch.tensor([self.n is not None and self.steps >= self.n])
         return found
+
+
+class Loose(CountEnv):
+    """Gives `more` or `less` than its spec declares."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def _reset(self, td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        fresh = super()._reset(td, **kwargs)
+        return fresh.set("extra", torch.zeros(1)) if self.what == "more" else fresh.exclude("observation")
