@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rollout_contract.status import Condition, ConditionStatus, ConditionType, RolloutJobStatus
+from rollout_contract.status import ConditionStatus, ConditionType, RolloutJobStatus
 from rollout_operator.cluster import Event, EventKind
 from rollout_operator.decisions import CountKind, Plan
 from rollout_operator.failure import describe
@@ -86,17 +86,18 @@ def _transitions(old: RolloutJobStatus, new: RolloutJobStatus) -> Iterator[Event
         if condition.status is ConditionStatus.UNKNOWN:
             continue
         is_good = (condition.status is ConditionStatus.TRUE) == (condition.type in _GOOD_WHEN_TRUE)
-        kind = EventKind.NORMAL if is_good or _is_over(condition) else EventKind.WARNING
+        kind = EventKind.NORMAL if is_good or condition.reason in _EXPECTED else EventKind.WARNING
         message = f"{condition.type}={condition.status.value}: {condition.message or condition.reason}"
         yield Event(kind, condition.reason, message)
 
 
-def _is_over(condition: Condition) -> bool:
-    return condition.reason in {
-        "JobFinished",
-        "JobSuspended",
-        "InProgress",
-        "NotSuspended",
-        "Draining",
-        "Starting",
-    }
+_EXPECTED = {
+    "JobFinished",
+    "JobSuspended",
+    "InProgress",
+    "NotSuspended",
+    "Draining",
+    "Starting",
+    "WorkersNotReady",
+}
+"""Reasons that belong to the ordinary course of things; what is really wrong has a reason of its own."""

@@ -314,7 +314,7 @@ def test_events_tell_failures_and_changes_once():
     assert events == [
         ("Warning", "WorkerFailed"),
         ("Warning", "WorkerBackingOff"),
-        ("Warning", "WorkersNotReady"),
+        ("Normal", "WorkersNotReady"),
     ]
     after = job.model_copy(update={"status": status})
     again = observe([counted(look.pods[0], "failure", 1)])

@@ -1,0 +1,209 @@
+"""The streams over real servers: what is read, what is refused, and what a trouble is called."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import redis.asyncio
+from operator_builders import SETTINGS, make_job
+
+from rollout_contract.errors import StreamFull, StreamUnavailable
+from rollout_contract.keys import JobKeys
+from rollout_contract.messages import EndMarker, Heartbeat, ReserveStatus
+from rollout_contract.names import WorkerId
+from rollout_contract.status import ConditionStatus, Reason
+from rollout_operator.cluster import JobKey
+from rollout_operator.observed import StreamFacts, StreamTrouble
+from rollout_operator.redis_streams import RedisStreams
+from rollout_operator.shares import max_unacked_frames
+from rollout_operator.troubles import trouble_of, trouble_of_server
+from rollout_stream.connection import ServerAddress
+from rollout_stream.server_check import ServerInfo
+from rollout_stream.writer import StreamWriter
+
+
+@asynccontextmanager
+async def streams_at(port, *, settings=SETTINGS, clock=None, **address):
+    found = ServerAddress(host="127.0.0.1", port=port, **address)
+    options = {"clock": clock} if clock else {}
+    streams = RedisStreams(settings, reach=lambda job: found, **options)
+    try:
+        yield streams
+    finally:
+        await streams.close()
+
+
+async def test_a_job_is_opened_found_again_and_read(servers):
+    job = make_job(seed=7, stream={"groups": ["learner"]})
+    port = servers.start()
+    async with streams_at(port) as streams:
+        assert await streams.look(job) == StreamFacts(is_open=False, key=JobKeys.of(job.ref).batches)
+        await streams.open(job)
+        await streams.open(job)
+        facts = await streams.look(job)
+        assert (facts.is_open, facts.frames, facts.total_frames, facts.seed) == (True, 0, 10_000, 7)
+        assert (facts.max_unacked_frames, facts.in_tune) == (max_unacked_frames(job.spec), True)
+        assert (facts.end, facts.is_complete, facts.last_frame_age) == (None, False, None)
+
+
+async def test_workers_are_seen_and_their_reservations_released(servers):
+    job = make_job()
+    port = servers.start()
+    async with streams_at(port) as streams:
+        await streams.open(job)
+        worker = WorkerId("default", 1, 3)
+        with StreamWriter.connect(
+            f"redis://127.0.0.1:{port}", job=job.ref, worker=worker, patience_s=5
+        ) as writer:
+            assert writer.reserve(100).status is ReserveStatus.GRANTED
+            writer.heartbeat(Heartbeat(group="default", index=1, attempt=3, state="Collecting"))
+            facts = await streams.look(job)
+            assert (facts.attempts, facts.reservations) == ({worker.slot: 3}, {worker.slot: 100})
+            assert facts.heartbeats[worker.slot].state == "Collecting"
+            await streams.release(job, worker)
+            assert (await streams.look(job)).reservations == {}
+            assert writer.reserve(100).status is ReserveStatus.FENCED
+
+
+async def test_edits_reach_the_stream(servers):
+    job = make_job()
+    async with streams_at(servers.start()) as streams:
+        await streams.open(job)
+        edited = make_job(collector={"totalFrames": 20_000}, stream={"maxUnackedFrames": 500})
+        assert not (await streams.look(edited)).in_tune
+        await streams.tune(edited)
+        facts = await streams.look(edited)
+        assert (facts.in_tune, facts.total_frames, facts.max_unacked_frames) == (True, 20_000, 500)
+        endless = make_job(collector={"totalFrames": None})
+        await streams.tune(endless)
+        assert (await streams.look(endless)).total_frames is None
+
+
+async def test_a_suspended_stream_can_be_reopened_and_a_finished_one_cannot(servers):
+    job = make_job()
+    async with streams_at(servers.start()) as streams:
+        await streams.open(job)
+        await streams.finish(job, EndMarker("suspended", "Suspended"))
+        facts = await streams.look(job)
+        assert (facts.is_paused_by_marker, facts.is_complete) == (True, False)
+        await streams.reopen(job)
+        assert (await streams.look(job)).end is None
+        await streams.finish(job, EndMarker("failed", "Stalled", "no frames"))
+        await streams.finish(job, EndMarker("finished"))
+        await streams.reopen(job)
+        assert (await streams.look(job)).end == EndMarker("failed", "Stalled", "no frames")
+
+
+async def test_keys_are_kept_alive_while_the_job_runs_and_expire_after_its_end(servers):
+    now = 0.0
+    job = make_job(redis={"keyTTLSecondsAfterFinished": 400})
+    key = JobKeys.of(job.ref).control
+    async with streams_at(servers.start(), clock=lambda: now) as streams:
+        await streams.open(job)
+        client = streams._sessions[streams._reach(job)].client
+        await streams.look(job)
+
+        async def ttl():
+            return await client.execute_command("TTL", key)
+
+        async def shorten():
+            for name in await client.execute_command("KEYS", "*"):
+                await client.execute_command("EXPIRE", name, 200)
+
+        await shorten()
+        await streams.look(job)
+        assert await ttl() <= 200
+        now = 101.0
+        await streams.look(job)
+        assert await ttl() > 200
+        await shorten()
+        await streams.forget(JobKey("rl", "a"))
+        await streams.look(job)
+        assert await ttl() > 200
+        await streams.finish(job, EndMarker("finished"))
+        assert 0 < await ttl() <= 400
+
+
+async def test_a_server_that_was_emptied_is_seen_as_not_open(servers):
+    job = make_job()
+    async with streams_at(servers.start()) as streams:
+        await streams.open(job)
+        client = streams._sessions[streams._reach(job)].client
+        await client.execute_command("FLUSHALL")
+        facts = await streams.look(job)
+        assert (facts.is_open, facts.frames) == (False, 0)
+
+
+async def test_probe_p_35_a_server_that_may_evict_is_refused_until_it_is_set_right(servers):
+    port = servers.start(maxmemory_policy="allkeys-lru")
+    async with streams_at(port) as streams:
+        trouble = await streams.look(make_job())
+        assert trouble.reason is Reason.EVICTION_POLICY
+        assert "allkeys-lru" in trouble.message
+        assert "noeviction" in trouble.message
+        client = streams._sessions[streams._reach(make_job())].client
+        await client.execute_command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        assert isinstance(await streams.look(make_job()), StreamFacts)
+
+
+async def test_probe_p_35_a_server_that_does_not_tell_needs_a_word_of_trust(servers):
+    port = servers.start()
+    async with redis.asyncio.Redis(host="127.0.0.1", port=port) as admin:
+        await admin.execute_command("ACL", "SETUSER", "default", "-info", "-config")
+    async with streams_at(port) as streams:
+        trouble = await streams.look(make_job())
+    assert (trouble.reason, trouble.status) == (Reason.EVICTION_POLICY, ConditionStatus.UNKNOWN)
+    async with streams_at(port, settings=replace(SETTINGS, trust_unknown_eviction=True)) as streams:
+        assert isinstance(await streams.look(make_job()), StreamFacts)
+
+
+async def test_probe_p_54_a_wrong_password_is_said_without_it(servers):
+    port = servers.start(requirepass="s3cr3t-probe-42")
+    for password in (None, "s3cr3t-probe-43"):
+        async with streams_at(port, password=password) as streams:
+            trouble = await streams.look(make_job())
+            assert trouble.reason is Reason.AUTHENTICATION_FAILED
+            assert f"127.0.0.1:{port}" in trouble.message
+            assert "s3cr3t" not in trouble.message + repr(streams._sessions)
+
+
+async def test_a_server_that_is_not_there_is_said_with_its_address():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        async with streams_at(port) as streams:
+            trouble = await streams.look(make_job())
+    assert trouble.reason is Reason.UNREACHABLE
+    assert f"127.0.0.1:{port}" in trouble.message
+
+
+def chained(error, cause):
+    """An error with its cause."""
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        pytest.param(StreamUnavailable("away"), Reason.UNREACHABLE, id="away"),
+        pytest.param(StreamFull("no memory"), Reason.OUT_OF_MEMORY, id="out of memory"),
+        pytest.param(
+            chained(StreamUnavailable("x"), ssl.SSLError("bad certificate")), Reason.TLS_FAILED, id="tls"
+        ),
+        pytest.param(
+            StreamUnavailable("Redis refuses the credentials"), Reason.AUTHENTICATION_FAILED, id="refused"
+        ),
+    ],
+)
+def test_troubles_have_reasons(error, reason):
+    assert trouble_of(error) == StreamTrouble(reason, str(error))
+
+
+def test_a_server_that_is_too_old_is_said():
+    info = ServerInfo("redis", "5.0.1", "noeviction", 0, 0, True, False)
+    assert trouble_of_server(info, trust_unknown_eviction=False).reason is Reason.UNSUPPORTED_SERVER
