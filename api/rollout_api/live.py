@@ -129,14 +129,14 @@ class LiveCache:
         assert task is not None
         self._reading.add(task)
         try:
-            entry.newest = _Read(await self._result(ref), started)
+            entry.newest = _Read(await self._result(ref, entry.newest), started)
             return entry.newest
         finally:
             entry.reading = None
             self._reading.discard(task)
             self._forget_old(started)
 
-    async def _result(self, ref: JobRef) -> Progress | Away:
+    async def _result(self, ref: JobRef, before: _Read | None) -> Progress | Away:
         try:
             async with asyncio.timeout(self._timeout_s):
                 progress = await self._read_progress(ref)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
 
 import httpx2
@@ -13,7 +16,7 @@ import pytest
 from rollout_api.models import CurvePoint, JobStatus, WorkerList
 from rollout_api.web import render
 from rollout_cli.local.job_file import JobFile
-from rollout_contract.spec import RolloutJob
+from rollout_contract.spec import RolloutJob, parse_manifest
 from rollout_contract.status import Condition
 from rollout_stream.aio import Control
 
@@ -30,6 +33,7 @@ class Page(HTMLParser):
         self.texts: dict[str, str] = {}
         self.feed(text)
         self.close()
+        self.texts = {name: found.strip() for name, found in self.texts.items()}
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -186,3 +190,17 @@ def test_a_curve_that_is_flat_or_single() -> None:
     point = CurvePoint(frames=10, episodes=1, mean_return=5.0, mean_length=1.0, policy_version=0)
     assert 'points="425.0,110.0"' in render._chart([point])
     assert 'points=""' in render._chart([])
+
+
+def test_a_list_of_jobs_links_to_each(make_manifest: Any) -> None:
+    documents = [make_manifest(), make_manifest(suspend=True)]
+    documents[1]["metadata"] = {"name": "other", "namespace": "rl"}
+    page = Page(render.list_page("nonce", [parse_manifest(d) for d in documents], more=True))
+    links = [attrs["href"] for tag, attrs in page.elements if tag == "a"]
+    assert links == ["/", "/?namespace=default&job=cartpole", "/?namespace=rl&job=other"]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no JavaScript engine on this machine")
+def test_the_script_can_be_read() -> None:
+    script = files("rollout_api.web").joinpath("page.js")
+    subprocess.run(["node", "--check", str(script)], check=True, timeout=30)

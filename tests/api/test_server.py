@@ -218,17 +218,17 @@ def conditions(number: int, message: str) -> list[dict[str, Any]]:
     ]
 
 
-async def raw(base_url: str, data: bytes, *, keep_open_s: float = 0.0) -> bytes:
-    """What a peer that sends these bytes and then goes gets back."""
+async def raw(base_url: str, data: bytes, *, up_to: bytes = b"") -> bytes:
+    """What a peer that sends these bytes and then goes gets back; with `up_to` it goes when that has come."""
     address = urlsplit(base_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(data)
     await writer.drain()
-    await asyncio.sleep(keep_open_s)
-    with contextlib.suppress(OSError):
-        writer.write_eof()
     async with asyncio.timeout(DEADLINE_S):
-        found = await reader.read()
+        found = await reader.readuntil(up_to) if up_to else b""
+        with contextlib.suppress(OSError):
+            writer.write_eof()
+        found += await reader.read()
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
@@ -297,7 +297,7 @@ class TestUploadsAtOnce:
             f"PUT {path}/weights HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
             "Content-Length: 999\r\n\r\n"
         )
-        sleeper = asyncio.create_task(raw(base_url, head.encode() + b"\x40", keep_open_s=1.0))
+        sleeper = asyncio.create_task(raw(base_url, head.encode() + b"\x40", up_to=b"}"))
         await until(lambda: app.state.gateway.uploads.in_use == 1)
         refused = await caller.put(path + "/weights", content=make_weights())
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")

@@ -13,6 +13,7 @@
   if (!job) return;
 
   const base = job.dataset.job;
+  const KINDS = JSON.parse(job.dataset.kinds);
   const number = new Intl.NumberFormat("en");
   const set = (name, text) => {
     const place = document.querySelector(`[data-value="${name}"]`);
@@ -52,7 +53,9 @@
   const fill = (name, rows) => document.querySelector(`[data-rows="${name}"]`).replaceChildren(...rows);
 
   const showConditions = (status) => {
-    set("state", status.state ?? "Pending");
+    const state = status.state ?? "Pending";
+    set("state", state);
+    document.querySelector('[data-value="state"]').className = `state ${KINDS[state] ?? "soft"}`;
     set("ready", status.readyWorkers ? `${status.readyWorkers} ready` : "");
     fill("conditions", status.conditions.map((c) =>
       row([[c.type], [c.status], [c.reason], [c.message, "text"], [c.lastTransitionTime, "soft"]])));

@@ -14,12 +14,13 @@ from typing import Final
 
 from rollout_api.models import CurvePoint, Episodes, JobStatus, Live, WorkerList
 from rollout_contract.spec import RolloutJob
+from rollout_contract.status import State
 
 LEFT, RIGHT, TOP, BOTTOM = 60, 790, 16, 204
 WIDTH, HEIGHT = 800, 236
 CHART: Final = json.dumps({"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM})
-_GOOD: Final = frozenset({"Running", "Complete"})
-_BAD: Final = frozenset({"Failed", "Degraded"})
+KINDS: Final = {State.RUNNING: "good", State.COMPLETE: "good", State.FAILED: "bad", State.DEGRADED: "bad"}
+"""How a state looks; the others are plain."""
 
 
 def login_page(nonce: str, *, was_refused: bool = False) -> str:
@@ -51,11 +52,11 @@ def job_page(
     nonce: str, status: JobStatus, workers: WorkerList, episodes: Episodes | None, *, path: str
 ) -> str:
     """One job, live. `path` is that of its REST interface."""
-    state = status.state or "Pending"
-    kind = "good" if state in _GOOD else "bad" if state in _BAD else "soft"
+    state = status.state or State.PENDING
+    kind = KINDS.get(state, "soft")
     away = f"No live numbers: {status.live_error.detail}" if status.live_error else ""
     curve = episodes.curve if episodes else []
-    body = f"""<div data-job="{escape(path)}">
+    body = f"""<div data-job="{escape(path)}" data-kinds="{escape(json.dumps(KINDS))}">
 <h2>{escape(status.namespace)}/{escape(status.name)} <span class="state {kind}" data-value="state">{escape(state)}</span>
 <span class="soft" data-value="link"></span></h2>
 <p class="bad" data-value="away">{escape(away)}</p>
