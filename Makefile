@@ -6,7 +6,7 @@ ARGS   ?=
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint bench bench-learning soak clean
+.PHONY: help install run test lint bench bench-learning soak crd clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -49,6 +49,9 @@ bench-learning: .venv/.local ## ten seeds of the CartPole example; at least nine
 
 soak: .venv/.dev ## all rounds of the fault tests, and memory over 10 million frames
 	SOAK=1 $(BIN)/python -m pytest tests/integration tests/soak -m "slow or not slow" --timeout 1800 $(ARGS)
+
+crd: .venv/.dev ## write the definition of the resource, as the contract makes it, into charts/
+	$(BIN)/python charts/write_crd.py
 
 clean: ## remove what was installed and what runs left
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

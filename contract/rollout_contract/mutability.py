@@ -92,7 +92,7 @@ AFTER_THE_END = "ttlSecondsAfterFinished"
 IDENTITY = ("name", "namespace", "uid")
 """Metadata that says which object this is."""
 
-_RECREATE = "Delete the job and create it again with the new value."
+RECREATE = "Delete the job and create it again with the new value."
 
 
 def faults_of_update(old: RolloutJob, new: RolloutJob) -> list[Fault]:
@@ -127,7 +127,7 @@ def _finished_faults(old: RolloutJob, new: RolloutJob) -> Iterator[Fault]:
                 location,
                 before,
                 after,
-                f"cannot be changed: the job is {end}, only {AFTER_THE_END} and metadata can be. {_RECREATE}",
+                f"cannot be changed: the job is {end}, only {AFTER_THE_END} and metadata can be. {RECREATE}",
             )
 
 
@@ -150,12 +150,12 @@ def _group_faults(old: RolloutJobSpec, new: RolloutJobSpec) -> Iterator[Fault]:
             yield from _one_group_faults(before[group.name], group, location, is_suspended=old.suspend)
         elif not old.suspend:
             yield _refused(
-                (*location, "name"), None, group.name, _only_suspended("a worker group can be added")
+                (*location, "name"), None, group.name, only_suspended("a worker group can be added")
             )
     missing = before.keys() - {group.name for group in new.worker_groups}
     for name in sorted(missing if not old.suspend else ()):
         yield _refused(
-            ("spec", "workerGroups"), name, None, _only_suspended("a worker group can be removed or renamed")
+            ("spec", "workerGroups"), name, None, only_suspended("a worker group can be removed or renamed")
         )
 
 
@@ -172,7 +172,7 @@ def _strict_faults(old: RolloutJobSpec, new: RolloutJobSpec) -> Iterator[Fault]:
     """Data are shared out over the workers in advance, so that neither their number nor the total can move."""
     fixed = (
         "cannot be changed with determinism Strict: data are shared out over the workers in advance. "
-        + _RECREATE
+        + RECREATE
     )
     before = {group.name: group for group in old.worker_groups}
     if old.replicas != new.replicas:
@@ -195,7 +195,7 @@ def _strict_faults(old: RolloutJobSpec, new: RolloutJobSpec) -> Iterator[Fault]:
         yield _refused(
             ("spec", "collector", "totalFrames"),
             *totals,
-            _only_suspended("with determinism Strict it can be changed"),
+            only_suspended("with determinism Strict it can be changed"),
         )
 
 
@@ -204,9 +204,9 @@ def _judge(
 ) -> Iterator[Fault]:
     for location, before, after in changed:
         if change is Change.NEVER:
-            yield _refused(location, before, after, f"cannot be changed. {_RECREATE}")
+            yield _refused(location, before, after, f"cannot be changed. {RECREATE}")
         elif change is Change.SUSPENDED and not is_suspended:
-            yield _refused(location, before, after, _only_suspended("it can be changed"))
+            yield _refused(location, before, after, only_suspended("it can be changed"))
         elif change is Change.GROWS and not _has_grown(before, after):
             yield _refused(
                 location,
@@ -220,7 +220,8 @@ def _has_grown(before: object, after: object) -> bool:
     return after is None or (isinstance(before, int) and isinstance(after, int) and after > before)
 
 
-def _only_suspended(what: str) -> str:
+def only_suspended(what: str) -> str:
+    """What an edit that has to wait for `suspend` is answered with; `what` is how the sentence begins."""
     return f"{what} only while the job is suspended. Set spec.suspend: true first, and false afterwards."
 
 

@@ -12,12 +12,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rollout_contract import quantities
-from rollout_contract.fields import MAX_CONTAINERS, Amount, Items, LabelName, Name, OpenModel
+from rollout_contract.fields import MAX_CONTAINERS, Amount, Items, LabelName, Model, Name, OpenModel
 
 WORKER_CONTAINER = "worker"
 RESERVED_ENV = "ROLLOUT_"
 """Variables of this prefix are set by the platform (`podenv`)."""
-_GPU = re.compile(r"[^/]+/(gpu|mig-)[^/]*")
+GPU_RESOURCE = r"[^/]+/(gpu|mig-)[^/]*"
+"""Names of extended resources that are GPUs, as a pattern of the whole name."""
+_GPU = re.compile(GPU_RESOURCE)
 
 ResourceList = Annotated[dict[str, Amount], Field(max_length=16)]
 
@@ -73,7 +75,7 @@ class TemplateMeta(OpenModel):
     annotations: dict[str, str] | None = None
 
 
-class PodTemplate(OpenModel):
+class PodTemplate(Model):
     """What a group's pods are made from."""
 
     metadata: TemplateMeta | None = None
