@@ -1,4 +1,7 @@
-"""A real server for the tests of the data plane, and short ways to jobs, writers and frames on it."""
+"""A real server for the tests of the data plane, and short ways to jobs, writers and frames on it.
+
+`ROLLOUT_TEST_REDIS` names another server program than the embedded one, such as that of the oldest Redis that is supported.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,9 @@ from rollout_stream import Control, JobSettings, RolloutStream, StreamLimits, St
 from rollout_stream.connection import ServerAddress
 
 
+PROGRAM = os.environ.get("ROLLOUT_TEST_REDIS") or str(get_binary_path())
+
+
 def wait_until(is_true: Callable[[], Any], *, within_s: float = 20.0, what: str = "") -> Any:
     """The first true answer. AssertionError once the time is over."""
     until = time.monotonic() + within_s
@@ -54,7 +60,7 @@ class Server:
         with log:
             self.process = subprocess.Popen(
                 [
-                    str(get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+                    PROGRAM, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
                     "--unixsocket", self.socket_path, "--dir", str(self.directory), *self.options,
                 ],
                 stdout=log,

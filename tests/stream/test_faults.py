@@ -227,7 +227,7 @@ def test_the_smallest_rights_are_enough(make_server, make_rig, tools):
 
 
 def test_opening_a_job_without_memory_makes_nothing(make_server, make_rig):
-    server = make_server("--maxmemory", "1mb", "--maxmemory-policy", "noeviction")
+    server = make_server("--maxmemory", "100kb", "--maxmemory-policy", "noeviction")
     rig = make_rig(server)
     with pytest.raises(StreamFull, match="out of memory"):
         rig.control.open_job(JobSettings(uid=rig.job.uid, seed=1))
