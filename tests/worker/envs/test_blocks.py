@@ -8,6 +8,7 @@ import toys
 import toys_td
 
 from rollout_worker.envs import Leaf
+from rollout_worker.envs.commands import Step
 
 COUNTS = [{"k": 3}, {"k": 5}]
 
@@ -281,3 +282,32 @@ def test_sums_of_a_wrapper_mean_the_same_everywhere(open_toys, collect):
     envs = open_toys(toys.Total, 2, 7)
     envs.reset()
     assert collect(envs)["next.total"][..., 0].tolist() == [[1, 2, 3, 1, 2, 3, 1]] * 2
+
+
+@pytest.mark.parametrize("toy", [toys.Calls, toys.Text], ids=["numbers", "texts"])
+def test_a_block_that_is_not_filled_hands_its_roots_on(open_toys, toy):
+    envs = open_toys(toy, 3, 6, kwargs={"k": 5}, num_blocks=2)
+    envs.reset()
+    roots, following = [], []
+    for batch, steps in enumerate([2, 6, 1, 4, 3]):
+        block = envs.blocks[batch % 2]
+        envs.begin(block.index)
+        envs.step_range(block.index, 0, steps)
+        roots += block.arrays["observation",][2, :steps].tolist()
+        following += block.arrays["next", "observation"][2, :steps].tolist()
+    value = (lambda text: int(text.partition("-s")[2])) if toy is toys.Text else (lambda numbers: numbers[0])
+    assert [value(root) for root in roots] == [step % 5 for step in range(16)]
+    assert [value(after) for after in following] == [step % 5 + 1 for step in range(16)]
+
+
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_a_masked_step_leaves_the_others_where_they_are(open_toys, num_steps):
+    envs = open_toys(toys.Count, 3, num_steps, kwargs={"k": 9})
+    envs.reset()
+    for mask in ([True, True, False], [True, False, False]):
+        envs.begin(0)
+        envs.advance(Step(0, 0, 1, masked=True), mask=mask)
+    envs.reset(mask=[False, False, False])
+    envs.begin(0)
+    assert envs.blocks[0].arrays["observation",][:, 0, 0].tolist() == [2, 1, 0]
+    assert envs.get_attr("n_step") == [2, 1, 0]

@@ -250,7 +250,11 @@ class _ObjectLeaves:
             first = command.start if key[0] == "next" else command.start + 1
             last = command.stop if key[0] == "next" else command.stop + 1
             found.append((command.block, key, first, block.arrays[key][self._rows, first:last]))
-        return [*found, *self.of_carry()] if command.stop == layout.num_steps else found
+        if command.autoreset and command.stop < layout.num_steps:
+            for key in self._arena.carry.layout.objects:
+                roots = block.arrays[key][self._rows, command.stop]
+                self._arena.carry.arrays[key][self._rows, 0] = roots
+        return [*found, *self.of_carry()]
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from rollout_worker.envs.vector import (
     VectorSettings,
     checked_start_method,
     processes_for,
+    spin_for,
 )
 
 PIPE_TIMEOUT = "BATCHED_PIPE_TIMEOUT"
@@ -62,8 +63,10 @@ class ParallelEnv(BatchedEnv):
             **withdrawn,
         )
         method = mp_start_method or multiprocessing.get_start_method(allow_none=True) or "spawn"
+        processes = processes_for(num_workers, num_processes)
         self.__dict__["_crew_settings"] = CrewSettings(
-            num_processes=processes_for(num_workers, num_processes),
+            num_processes=processes,
+            spin_s=spin_for(processes),
             start_method=checked_start_method(method),
             daemon=daemon,
             num_threads=num_sub_threads,

@@ -244,6 +244,8 @@ class Crew:
     def _await_signals(self, limit_s: float) -> None:
         """Wait for one count of each child. A death, or a silence of `limit_s`, ends in the error of it."""
         assert self._epoll is not None
+        if self.settings.spin_s > 0:
+            self._look_out()
         missing = len(self.children)
         poll, done = self._epoll.poll, self._done
         watch: _Watch | None = None
@@ -262,6 +264,13 @@ class Crew:
                 silent = watch.look(child for child in self.children if not self._has_replied(child))
                 if silent:
                     self._fail([self._silence_of(child, limit_s) for child in silent])
+
+    def _look_out(self) -> None:
+        """Look at the replies for a moment before sleeping: waking up costs more than a short look."""
+        replies, number = self.control.reply[:, 0], self._number
+        deadline = time.perf_counter() + self.settings.spin_s
+        while (replies != number).any() and time.perf_counter() < deadline:
+            pass
 
     def _has_replied(self, child: _Child) -> bool:
         return int(self.control.reply[child.position, 0]) == self._number

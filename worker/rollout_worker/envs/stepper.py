@@ -271,6 +271,9 @@ class Stepper:
         for index, (terminated, truncated) in ended.items():
             self._note_end(rows, step, index, terminated=terminated, truncated=truncated)
         if autoreset:
+            if active is not None and (step or self._num_steps > 1):
+                for root, current in zip(frame.roots, rows.root, strict=True):
+                    root[...] = current[:, step]  # rows that are not stepped stay where they are
             for root, following in zip(frame.roots, frame.next, strict=True):
                 root[moved] = following[moved]
             if ended:

@@ -40,6 +40,9 @@ Array = np.ndarray[Any, Any]
 
 MAX_SEED = 2**64 - 1
 
+SPIN_S = 100e-6
+"""About what it costs to fall asleep and be woken again, on a virtual machine."""
+
 Simple = Reset | Seed | Step | Cut
 """The commands that fit words."""
 
@@ -111,12 +114,14 @@ class VectorEnv(ABC):
         self._description: EnvDescription | None = None
         self._failure: _Failure | None = None
         self._has_begun_step = False
+        self._roots_at: tuple[int, int] | None = None
 
     def start(self) -> Self:
         """Make the environments and the memory. Raises RuntimeError if they run already."""
         if not self.is_closed:
             raise RuntimeError("the environments have been started already; close them first")
         self._failure = None
+        self._roots_at = None
         refuse_import_of_main()
         try:
             self._open()
@@ -144,6 +149,7 @@ class VectorEnv(ABC):
     @property
     def carry(self) -> Block:
         """Root observations `[num_envs, 1, …]` that the environments will act on next."""
+        self._settle()
         return self._opened().carry
 
     @property
@@ -179,11 +185,13 @@ class VectorEnv(ABC):
         on with its stream.
         """
         self._check_ready()
+        self._settle()
         self._put_seeds(seeds, mask)
         self._run(Reset(), call="reset")
 
     def begin(self, block: int) -> None:
-        """Put the waiting roots at frame 0 of a block."""
+        """Put the roots that the environments act on next at frame 0 of a block."""
+        self._settle()
         arena = self._opened()
         target, carry = arena.blocks[block], arena.carry
         for key in target.layout.root_keys:
@@ -195,18 +203,19 @@ class VectorEnv(ABC):
     def step(self, block: int, step: int) -> None:
         """Advance every environment by frame `step` of a block, with the actions that lie there."""
         self._check_ready()
-        self._run(Step(block, step, step + 1), call="step")
+        self._step(Step(block, step, step + 1))
 
     def step_range(self, block: int, start: int, stop: int) -> None:
         """Advance through frames `start` to `stop` (excluded) with actions that lie there already: one wake-up for all."""
         self._check_ready()
         self._check_range(start, stop)
-        self._run(Step(block, start, stop), call="step")
+        self._step(Step(block, start, stop))
 
     def begin_step(self, block: int, start: int, stop: int) -> None:
         """Like `step_range`, but return at once; `finish_step` waits. Meanwhile only other blocks may be touched."""
         self._check_ready()
         self._check_range(start, stop)
+        self._note_step(Step(block, start, stop))
         self._order(Step(block, start, stop), call="step")
         self._has_begun_step = True
 
@@ -219,11 +228,11 @@ class VectorEnv(ABC):
         self._wait()
 
     def advance(self, command: Step, *, mask: Sequence[bool] | Array | None = None) -> None:
-        """Do a step command as it is; `mask` is for a masked one. For what is built on top, not for collectors."""
+        """Do a step command as it is. A masked one steps those that `mask` marks; the others stay where they are."""
         self._check_ready()
         if mask is not None:
             self._control.mask[:] = mask
-        self._run(command, call="step")
+        self._step(command)
 
     def set_seed(self, seeds: Sequence[int | None]) -> None:
         """Seed environments without resetting them (a gymnasium environment takes its seed at its next reset)."""
@@ -238,6 +247,7 @@ class VectorEnv(ABC):
         For a new seed epoch: called between batches with the last frame of the block in hand.
         """
         self._check_ready()
+        self._settle()
         self._put_seeds(seeds, None)
         self._run(Cut(block, step), call="reset")
 
@@ -279,6 +289,7 @@ class VectorEnv(ABC):
     def remap(self, *, num_steps: int, num_blocks: int = 1, extra_leaves: Iterable[Leaf] = ()) -> None:
         """Go on with other blocks. Waiting roots move along; arrays of the old blocks keep their memory and content."""
         self._check_ready()
+        self._settle()
         before = self._opened()
         self.settings = replace(
             self.settings, num_steps=num_steps, num_blocks=num_blocks, extra_leaves=tuple(extra_leaves)
@@ -328,6 +339,24 @@ class VectorEnv(ABC):
     def _release(self) -> None: ...
 
     # -- shared ----------------------------------------------------------------------------------------------------
+
+    def _step(self, command: Step) -> None:
+        self._note_step(command)
+        self._run(command, call="step")
+
+    def _note_step(self, command: Step) -> None:
+        """Remember where the roots are that follow a step: in its block, or, behind the last frame, in the carry."""
+        inside = command.autoreset and command.stop < self._opened().plan.layout.num_steps
+        self._roots_at = (command.block, command.stop) if inside else None
+
+    def _settle(self) -> None:
+        """Bring roots that wait inside a block, because it was not filled to its end, into the carry."""
+        if self._roots_at is None:
+            return
+        (block, frame), self._roots_at = self._roots_at, None
+        arena = self._opened()
+        for key in arena.carry.layout.root_keys:
+            arena.carry.arrays[key][:, 0] = arena.blocks[block].arrays[key][:, frame]
 
     def _run(self, command: Simple, *, call: str) -> None:
         self._order(command, call=call)
@@ -600,6 +629,7 @@ def open_envs(
     crew_settings = CrewSettings(
         num_processes=processes_for(num_envs, num_processes),
         start_method=checked_start_method(start_method),
+        spin_s=spin_for(processes_for(num_envs, num_processes)),
         start_timeout_s=start_timeout_s,
         step_timeout_s=step_timeout_s,
         close_timeout_s=close_timeout_s,
@@ -614,6 +644,11 @@ def processes_for(num_envs: int, wanted: int | None) -> int:
     if not 1 <= wanted <= num_envs:
         raise ValueError(f"num_processes is {wanted}; allowed is 1 to {num_envs}, the number of environments")
     return wanted
+
+
+def spin_for(num_processes: int) -> float:
+    """How long (in seconds) to look for the other side before sleeping: only where every process has a processor."""
+    return SPIN_S if num_processes < cpu_count() else 0.0
 
 
 def checked_start_method(start_method: str) -> str:
