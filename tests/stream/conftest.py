@@ -30,7 +30,6 @@ from rollout_contract.names import JobRef, WorkerId
 from rollout_stream import Control, JobSettings, RolloutStream, StreamLimits, StreamWriter
 from rollout_stream.connection import ServerAddress
 
-
 PROGRAM = os.environ.get("ROLLOUT_TEST_REDIS") or str(get_binary_path())
 
 

@@ -7,9 +7,10 @@ if redis.call('EXISTS', COUNTERS, BUDGET, CONTROL, BATCHES) > 0 then
   touch(true)
   return 0
 end
-redis.call('XGROUP', 'CREATE', BATCHES, LAST, '$', 'MKSTREAM')
+-- First, because every server refuses it when it has no memory: then nothing is made at all.
 redis.call('HSET', COUNTERS, 'frames', 0, 'batches', 0, 'bytes', 0, 'unacked_frames', 0, 'unacked_bytes', 0,
   'unacked_batches', 0, 'full', 0, 'episodes', 0, 'return_sum', 0, 'length_sum', 0)
+redis.call('XGROUP', 'CREATE', BATCHES, LAST, '$', 'MKSTREAM')
 redis.call('HSET', BUDGET, 'total', ARGV[3], 'reserved', 0, 'random_left', ARGV[4])
 local fields = tonumber(ARGV[5])
 redis.call('HSET', CONTROL, 'job', ARGV[1], 'ttl_ms', ARGV[2], 'seed_epoch', 0, 'command_epoch', 0, 'paused', 0,
