@@ -209,6 +209,8 @@ def _plan_suspended(look: _Look) -> Plan:
     return Plan(
         delete=delete,
         count=look.counts,
+        # So that learners find a job that is suspended from the start, and can publish to it.
+        open_stream=facts is not None and not facts.is_open and not not_built(look.job.spec),
         tune_stream=facts is not None and facts.is_open and not facts.in_tune,
         marker=marker if is_to_tell else None,
         groups=look.groups,

@@ -19,11 +19,12 @@ from rollout_contract.spec import RolloutJob, parse_manifest
 from rollout_contract.status import Reason, RolloutJobStatus, is_finished
 from rollout_operator.apply import Applier
 from rollout_operator.cluster import Cluster, Document, JobKey
-from rollout_operator.conditions import Seen, rejected_status, status_of
+from rollout_operator.conditions import Seen
 from rollout_operator.observe import observe
 from rollout_operator.plan import is_hands_off, make_plan
 from rollout_operator.queue import WorkQueue
 from rollout_operator.settings import OperatorSettings
+from rollout_operator.status import rejected_status, status_of
 from rollout_operator.status_writes import events_of, is_worth_writing
 from rollout_operator.streams import Streams
 

@@ -27,10 +27,11 @@ from operator_builders import (
 from rollout_contract.names import Slot
 from rollout_contract.spec import parse_manifest
 from rollout_contract.status import ConditionType, Reason, RolloutJobStatus
-from rollout_operator.conditions import Seen, rejected_status, status_of
+from rollout_operator.conditions import Seen
 from rollout_operator.decisions import Outcome, Refusal
 from rollout_operator.observed import StreamTrouble
 from rollout_operator.plan import make_plan
+from rollout_operator.status import rejected_status, status_of
 from rollout_operator.status_writes import events_of, is_worth_writing
 
 ALL_WELL = {

@@ -10,12 +10,13 @@ from rollout_contract.names import Slot, WorkerId, pod_name
 from rollout_contract.podenv import StreamAddress
 from rollout_contract.spec import RolloutJob, groups_of, parse_manifest
 from rollout_contract.status import RolloutJobStatus
-from rollout_operator.conditions import Seen, status_of
+from rollout_operator.conditions import Seen
 from rollout_operator.decisions import Outcome
 from rollout_operator.observed import Observed, StreamFacts
 from rollout_operator.plan import make_plan, template_hash_of
 from rollout_operator.pods import PodCondition, PodView
 from rollout_operator.settings import OperatorSettings
+from rollout_operator.status import status_of
 
 NOON = 1_767_268_800.0
 """2026-01-01T12:00:00Z"""

@@ -12,13 +12,14 @@ from operator_builders import NOON, UID, disrupted, make_job
 from rollout_contract.names import Slot, pod_name
 from rollout_contract.spec import Determinism, groups_of
 from rollout_contract.status import ConditionType, is_finished, is_true
-from rollout_operator.conditions import Seen, status_of
+from rollout_operator.conditions import Seen
 from rollout_operator.decisions import CountKind, Outcome, Why
 from rollout_operator.failure import Tally, counted_as, tallies_of
 from rollout_operator.observed import Observed, StreamFacts, is_lost
 from rollout_operator.plan import make_plan
 from rollout_operator.pods import ANNOTATION_SLOT_FAILURES, ANNOTATION_STREAK, PodView
 from rollout_operator.scale import desired_of
+from rollout_operator.status import status_of
 
 KEY = "rollout:{rl/a/3f2a9c1d}:batches"
 
