@@ -158,7 +158,7 @@ def is_transient(error: BaseException) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether the server refused because it is over its memory limit."""
-    return isinstance(error, driver.OutOfMemoryError) or "OOM" in str(error)[:64]
+    return isinstance(error, driver.OutOfMemoryError) or "OOM command not allowed" in str(error)
 
 
 def translated(error: Exception, address: ServerAddress, doing: str) -> RolloutError:
