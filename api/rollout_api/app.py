@@ -23,6 +23,7 @@ from rollout_api.gateway import Allowed, Gateway, Slots, gateway_of
 from rollout_api.live import RECENT_EPISODES, LiveCache
 from rollout_api.metrics import Metrics
 from rollout_api.middleware import PUBLIC, Authentication, Guard, HostCheck, RequestLimits
+from rollout_api.readiness import Readiness
 from rollout_api.routes import episodes, events, health, jobs, page, seed, status, weights
 from rollout_api.settings import ApiSettings, SettingsError
 from rollout_api.store import JobStore
@@ -130,6 +131,7 @@ def _gateway(store: JobStore, stream: AsyncSession, auth: Auth, settings: ApiSet
         live=live,
         feeds=feeds,
         metrics=metrics,
+        readiness=Readiness(store, stream),
         uploads=Slots(limits.max_uploads, "uploads"),
         downloads=Slots(limits.max_downloads, "downloads"),
     )

@@ -198,6 +198,8 @@ def problem_of(error: Exception) -> Problem | None:
                 f"The seed was changed meanwhile: its epoch is {error.epoch}, not {error.expected}.",
                 members={"epoch": error.epoch, "seed": error.seed},
             )
+        case contract.StreamFull():
+            return unavailable("The stream's server is out of memory.", retry_after_s=10)
         case contract.StateLost():
             return unavailable(
                 "The stream's server holds no state of this job: it has not begun, or was lost."

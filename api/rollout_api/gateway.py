@@ -15,6 +15,7 @@ from rollout_api.errors import Kind, Problem, too_many, unavailable
 from rollout_api.feeds import Feeds
 from rollout_api.live import Away, LiveCache, Look
 from rollout_api.metrics import Metrics
+from rollout_api.readiness import Readiness
 from rollout_api.settings import ApiSettings
 from rollout_api.store import JobStore
 from rollout_contract import names
@@ -35,6 +36,7 @@ class Gateway:
     live: LiveCache
     feeds: Feeds
     metrics: Metrics
+    readiness: Readiness
     uploads: Slots
     downloads: Slots
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends
@@ -15,17 +14,15 @@ from rollout_api.errors import documented
 from rollout_api.gateway import Allowed, Gateway, TheGateway
 from rollout_api.live import Look
 from rollout_api.models import Health, Live
+from rollout_api.readiness import OK
 from rollout_api.store import LabelSelector, StoreError
 from rollout_api.views import live_of
-from rollout_contract.errors import RolloutError
-from rollout_stream.aio import check_server
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 _METRICS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
 }
-CHECK_S: Final = 2.0
 MAX_JOBS: Final = 100
 
 
@@ -43,29 +40,10 @@ async def healthz() -> Health:
 )
 async def readyz(gateway: TheGateway) -> JSONResponse:
     """Asks the store of jobs and Redis. Needs no token."""
-    checks = {
-        "store": await _checked("the store", gateway.store.check()),
-        "stream": await _checked("Redis", _check_stream(gateway)),
-    }
-    is_ready = all(text == "ok" for text in checks.values())
+    checks = dict(await gateway.readiness.checks())
+    is_ready = all(text == OK for text in checks.values())
     health = Health(status="ok" if is_ready else "failing", checks=checks)
     return JSONResponse(health.model_dump(mode="json"), 200 if is_ready else 503)
-
-
-async def _check_stream(gateway: Gateway) -> None:
-    await check_server(gateway.stream)
-
-
-async def _checked(what: str, check: Awaitable[None]) -> str:
-    try:
-        async with asyncio.timeout(CHECK_S):
-            await check
-    except TimeoutError:
-        return f"no answer within {CHECK_S:g} s"
-    except RolloutError as error:
-        logger.warning("not ready: %s: %s", what, error)
-        return "does not answer"
-    return "ok"
 
 
 @router.get(
