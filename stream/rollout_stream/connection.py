@@ -26,6 +26,8 @@ from rollout_stream.packing import CommandPacker
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
 """How long one command may take on the wire, sending included."""
+READ_BYTES: Final = 1024 * 1024
+"""How much one read from the socket takes: batches and weights are large."""
 
 TRANSIENT: Final = (
     driver.ConnectionError,
@@ -118,6 +120,7 @@ class ServerAddress:
         pool = redis.ConnectionPool(
             connection_class=kind,
             max_connections=max_connections,
+            socket_read_size=READ_BYTES,
             retry=retry,
             command_packer=CommandPacker(),
             **self._options(),

@@ -97,6 +97,20 @@ def test_what_does_not_fit_is_refused_with_every_problem(rig):
     assert stream.weights.publish(state) == 1
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e5m2],
+    ids=lambda d: str(d).removeprefix("torch."),
+)
+def test_one_value_that_is_not_finite_is_found_in_every_dtype(value, dtype):
+    tensor = torch.ones(1000).to(dtype)
+    codec.check_finite({"w": tensor, "empty": torch.empty(0), "whole": torch.ones(3, dtype=torch.int32)})
+    tensor[567] = value
+    with pytest.raises(WeightsRejected, match="w: 1 of"):
+        codec.check_finite({"w": tensor})
+
+
 def test_values_that_are_not_finite_are_refused_unless_allowed(rig):
     rig.open(None)
     weights = rig.stream().weights
