@@ -21,6 +21,7 @@ from rollout_contract.status import (
 )
 from rollout_operator.observed import StreamFacts
 from rollout_operator.pods import PodView
+from rollout_operator.scale import WAITING_STATES
 
 
 def progress_of(
@@ -81,7 +82,7 @@ def staleness_of(
             message = f"worker {worker} keeps version {kept}, for {newest} does not fit{words}"
             return ConditionStatus.TRUE, Reason.VERSION_REJECTED, message
     bound = weights.max_staleness
-    behind = [b for b in beats if bound is not None and facts.newest_version - b.policy_version > bound]
+    behind = [beat for beat in beats if bound is not None and _lags(beat, bound, weights, facts)]
     if behind:
         worst = min(behind, key=lambda beat: beat.policy_version)
         message = (
@@ -90,6 +91,17 @@ def staleness_of(
         )
         return ConditionStatus.TRUE, Reason.BEYOND_BOUND, message
     return ConditionStatus.FALSE, Reason.WITHIN_BOUND, ""
+
+
+def _lags(beat: Heartbeat, bound: int, weights: WeightsSpec, facts: StreamFacts) -> bool:
+    """Whether a worker that collects has missed a version for longer than fetching it may take.
+
+    The batch in hand is finished with the version that it began with, so a short lag is no fault.
+    """
+    if beat.state in WAITING_STATES or facts.newest_version - beat.policy_version <= bound:
+        return False
+    published = facts.version_times.get(beat.policy_version + bound + 1)
+    return published is None or facts.server_time - published > weights.fetch_timeout_seconds
 
 
 def beats_of(facts: StreamFacts, pods: Iterable[PodView]) -> list[Heartbeat]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rollout_contract.spec import RolloutJob
 from rollout_operator.cluster import Cluster, JobKey
 from rollout_operator.observed import Observed
+from rollout_operator.pods import PodView
 from rollout_operator.streams import Streams
 
 
@@ -17,4 +18,8 @@ async def observe(cluster: Cluster, streams: Streams, job: RolloutJob) -> Observ
     key = JobKey(job.metadata.namespace, job.metadata.name)
     pods = await cluster.list_pods(key, job_uid=job.ref.uid)
     stream = await streams.look(job)
-    return Observed(pods=tuple(sorted(pods, key=lambda pod: (pod.worker, pod.uid))), stream=stream)
+    return Observed(pods=tuple(sorted(pods, key=_order)), stream=stream)
+
+
+def _order(pod: PodView) -> tuple[str, int, int, str]:
+    return (pod.worker.group, pod.worker.index, pod.worker.attempt, pod.uid)

@@ -48,6 +48,8 @@ class StreamFacts:
     reservations: Mapping[Slot, int] = field(default_factory=dict)
     """Frames that a slot has reserved and not appended."""
     newest_version: int = 0
+    version_times: Mapping[int, float] = field(default_factory=dict)
+    """When each version that is still kept was published."""
     seed: int | None = None
     seed_epoch: int = 0
     server_time: float = 0.0
@@ -153,5 +155,5 @@ def bucket(pods: Iterable[PodView], now: float) -> dict[Slot, SlotView]:
         by_slot.setdefault(pod.slot, []).append(pod)
     return {
         slot: SlotView(slot, tuple(sorted(found, key=lambda p: (-p.worker.attempt, p.name, p.uid))), now)
-        for slot, found in sorted(by_slot.items())
+        for slot, found in sorted(by_slot.items(), key=lambda item: (item[0].group, item[0].index))
     }

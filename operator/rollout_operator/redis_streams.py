@@ -84,6 +84,10 @@ class RedisStreams:
         """See `Streams`."""
         await self._control(job).release(worker)
 
+    async def delete(self, job: RolloutJob) -> None:
+        """Remove every key of the job: `cleanupPolicy: Delete`. StreamError if the server does not do it."""
+        await self._control(job).delete()
+
     async def forget(self, key: JobKey) -> None:
         """See `Streams`."""
         self._touched.pop(key, None)
@@ -147,6 +151,7 @@ def facts_of(job: RolloutJob, progress: Progress) -> StreamFacts:
         attempts=progress.attempts,
         reservations=progress.reservations,
         newest_version=progress.newest_version,
+        version_times={record.version: record.time for record in progress.versions},
         seed=control.seed,
         seed_epoch=control.seed_epoch,
         server_time=progress.time,

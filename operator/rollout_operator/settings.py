@@ -22,6 +22,8 @@ class OperatorSettings:
     """The server of jobs that name none."""
     redis_secret: KeyRef | None = None
     """The Secret, in the job's namespace, with that server's password; None: it has none."""
+    redis_ca_secret: KeyRef | None = None
+    """The Secret, in the job's namespace, with the certificate of that server's authority; None: a public one."""
     worker_image: str = ""
     worker_command: tuple[str, ...] = ()
     """What a worker's container runs where its template names no command; empty: what the image says."""

@@ -15,6 +15,10 @@ from rollout_stream.server_check import ServerInfo
 _REFUSED = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
 
 
+class CredentialsMissing(StreamUnavailable):
+    """A Secret that a job's server needs was not given to the operator. Names the Secret, never what is in it."""
+
+
 def trouble_of(error: RolloutError) -> StreamTrouble:
     """Reason and message; the error's text holds host and port, and no credentials."""
     return StreamTrouble(_reason_of(error), str(error))
@@ -38,6 +42,8 @@ def trouble_of_server(info: ServerInfo, *, trust_unknown_eviction: bool) -> Stre
 def _reason_of(error: RolloutError) -> Reason:
     if isinstance(error, StateLost):
         return Reason.STATE_LOST
+    if isinstance(error, CredentialsMissing):
+        return Reason.SECRET_MISSING
     if isinstance(error, StreamFull):
         return Reason.OUT_OF_MEMORY
     causes = list(_causes(error))

@@ -125,7 +125,14 @@ def test_what_was_refused_is_said(outcome, condition, expected):
     ("weights", "beat", "expected"),
     [
         pytest.param({"maxStaleness": 1}, {"policy_version": 4}, ("False", "WithinBound"), id="row-101-within"),
-        pytest.param({"maxStaleness": 1}, {"policy_version": 3}, ("True", "BeyondBound"), id="row-101-beyond"),
+        pytest.param({"maxStaleness": 1}, {"policy_version": 2}, ("True", "BeyondBound"), id="row-101-beyond"),
+        pytest.param({"maxStaleness": 1}, {"policy_version": 3}, ("False", "WithinBound"), id="row-101-just-published"),
+        pytest.param(
+            {"maxStaleness": 1}, {"policy_version": 1}, ("True", "BeyondBound"), id="row-101-no-longer-kept"
+        ),
+        pytest.param(
+            {"maxStaleness": 1}, {"policy_version": 2, "state": "Paused"}, ("False", "WithinBound"), id="row-102-paced"
+        ),
         pytest.param({}, {"policy_version": 0}, ("False", "WithinBound"), id="row-101-no-bound"),
         pytest.param(
             {}, {"policy_version": 4, "rejected_version": 5, "last_error": "shape"}, ("True", "VersionRejected"),
@@ -135,7 +142,8 @@ def test_what_was_refused_is_said(outcome, condition, expected):
     ],
 )  # fmt: skip
 def test_weights(weights, beat, expected):
-    facts = make_facts(newest_version=5, heartbeats=beats(make_beat(0, **beat)))
+    times = {4: NOON - 61, 5: NOON - 59}
+    facts = make_facts(newest_version=5, version_times=times, heartbeats=beats(make_beat(0, **beat)))
     status = status_after(make_job(weights=weights), observe([make_pod(0)], facts))
     assert conditions_of(status)["WeightsStale"] == expected
     assert status.weights.latest_version == 5
