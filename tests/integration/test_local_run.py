@@ -238,7 +238,7 @@ def test_a_server_that_is_killed_comes_back_and_no_frame_is_lost(job_dir, start_
     os.kill(server, signal.SIGKILL)
 
     assert run.wait(80) == 0, run.stderr
-    assert "Valkey ended with SIGKILL; started again (1)" in run.stdout
+    assert "Valkey ended with signal SIGKILL; started again (1)" in run.stdout
     assert json.loads((run.run_dir / "seen.json").read_text())["frames"] == 2000
     run.assert_nothing_is_left()
 

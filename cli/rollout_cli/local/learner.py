@@ -7,16 +7,14 @@ started again is decided by `restarts`.
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout_cli.errors import UsageError
 from rollout_cli.local import tether
-from rollout_cli.local.processes import kill_session
+from rollout_cli.local.processes import end_process, exit_text, kill_session
 from rollout_cli.local.restarts import Ended, GiveUp, History, Restart, decide
 from rollout_contract.errors import RolloutError
 from rollout_contract.spec import FailurePolicy
@@ -91,21 +89,8 @@ class Learner:
         process = self.process
         if process is None:
             return
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-            try:
-                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-            except TimeoutError:
-                self.kill()
-                await process.wait()
+        await end_process(process, grace_s=STOP_TIMEOUT_S)
         kill_session(process.pid)
-
-    def kill(self) -> None:
-        """End it at once."""
-        if self.process is not None and self.process.returncode is None:
-            with suppress(ProcessLookupError):
-                self.process.kill()
 
     async def _run_once(self) -> tuple[Ended, str]:
         """One attempt: how it ended, and the end of what it wrote."""
@@ -134,11 +119,3 @@ def tail_text(path: Path, begin: int = 0) -> str:
         size = file.seek(0, 2)
         file.seek(max(begin, size - TAIL_BYTES))
         return file.read().decode(errors="replace").rstrip()
-
-
-def exit_text(code: int) -> str:
-    """How a process ended, for people."""
-    if code < 0:
-        with suppress(ValueError):
-            return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"

@@ -105,6 +105,28 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
 
 
+async def end_process(process: asyncio.subprocess.Process, *, grace_s: float) -> None:
+    """SIGTERM, after the grace SIGKILL; nothing if it has ended. Returns when it is gone."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
+    try:
+        await asyncio.wait_for(process.wait(), grace_s or None)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def exit_text(code: int | None) -> str:
+    """How a process ended, for people."""
+    if code is not None and code < 0:
+        with suppress(ValueError):
+            return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
 def kill_session(leader: int) -> None:
     """Kill whatever runs in the session that `leader` began."""
     for info in process_table().values():

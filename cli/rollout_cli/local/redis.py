@@ -11,7 +11,6 @@ import asyncio
 import os
 import secrets
 import shutil
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout_cli.local import tether
+from rollout_cli.local.processes import end_process, exit_text
 from rollout_cli.local.redis_program import ServerProgram
 from rollout_cli.local.run_dir import RunDir, write_secret
 from rollout_contract.errors import StreamUnavailable
@@ -122,15 +122,8 @@ class EmbeddedRedis:
     async def stop(self) -> None:
         """End the server and remove its data and configuration. Safe to call twice, and after a failed start."""
         process, self.process = self.process, None
-        if process is not None and process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-            except TimeoutError:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+        if process is not None:
+            await end_process(process, grace_s=STOP_TIMEOUT_S)
         shutil.rmtree(self.run_dir.redis, ignore_errors=True)
 
     async def _launch(self) -> None:
@@ -176,10 +169,8 @@ class EmbeddedRedis:
 
     async def _discard(self) -> None:
         process, self.process = self.process, None
-        if process is not None and process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        if process is not None:
+            await end_process(process, grace_s=0)
 
     def _last_words(self) -> str:
         try:
@@ -195,14 +186,6 @@ def free_port(host: str = HOST) -> int:
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
-
-
-def exit_text(code: int | None) -> str:
-    """How a process ended, for people."""
-    if code is not None and code < 0:
-        with suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"exit code {code}"
 
 
 async def _ping(port: int, password: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -19,7 +18,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from rollout_cli.errors import Exit
@@ -31,21 +29,18 @@ from rollout_cli.local.outcome import (
     LearnerFacts,
     Move,
     code_of_signal,
-    failure_text,
     next_move,
-    own_words,
 )
 from rollout_cli.local.processes import adopt_orphans, end_descendants, kill_descendants, reap_orphans
+from rollout_cli.local.report import announcement, print_end
 from rollout_cli.local.request import RunRequest, request_of
 from rollout_cli.local.run_dir import RunDir, open_run_dir, write_record
 from rollout_cli.local.screen import Screen, open_screen
 from rollout_cli.local.services import Services, learner_environment, open_services
-from rollout_cli.local.view import Result, View, summary
+from rollout_cli.local.view import View
 from rollout_cli.local.watch import Watch, last_lines
-from rollout_contract import names
 from rollout_contract.errors import RolloutError, StreamError
 from rollout_contract.messages import EndKind
-from rollout_contract.names import WorkerId
 
 LOOK_EVERY_S = 0.5
 LEARNER_LINES = 8
@@ -94,7 +89,7 @@ async def _run(request: RunRequest, run_dir: RunDir, record: Mapping[str, object
             run.screen.close()
             reaper.cancel()
             await end_descendants()
-        _print_end(run, ended)
+        print_end(run_dir, ended, view=run.view, document=run.document)
     return ended.code
 
 
@@ -240,23 +235,6 @@ class _Run:
         return True
 
 
-def announcement(services: Services) -> list[str]:
-    """The first lines of a run: where everything is, and a command to try."""
-    path = f"{services.url}/v1/namespaces/{services.job.metadata.namespace}/rolloutjobs/{services.job.metadata.name}/status"
-    lines = [
-        f"run directory  {services.run_dir.path}",
-        f"data plane     {services.server}",
-        f"gateway        {services.url} (its interface: {services.url}/openapi.json)",
-    ]
-    if services.token is None:
-        return [*lines, f"try            curl {path}"]
-    return [
-        *lines,
-        f"token          {services.token} (also in {services.run_dir.token_file})",
-        f'try            curl -H "Authorization: Bearer {services.token}" {path}',
-    ]
-
-
 def facts_of(learner: Learner | None, task: asyncio.Task[None] | None) -> LearnerFacts:
     """How the learner stands."""
     if learner is None or task is None:
@@ -295,44 +273,3 @@ def _failure_of(tasks: tuple[asyncio.Task[None], ...]) -> str:
             raise error
         return f"{task.get_name()} ended: {error or 'without a reason'}"
     return ""
-
-
-def _print_end(run: _Run, ended: Ended) -> None:
-    """The summary, then, if something went wrong, what: the user's own traceback last."""
-    if run.view is not None:
-        result = _read_result(run.run_dir)
-        curve = str(_shown_path(run.run_dir.path / result.curve)) if result.curve else None
-        print("\n".join(summary(run.view, result, curve=curve)), flush=True)
-    problem = ended.problem
-    if ended.code == Exit.FAILED and not problem:
-        problem = "\n".join(
-            filter(None, (failure_text(run.document), _worker_words(run.run_dir, run.document)))
-        )
-    if problem:
-        print(f"rolloutctl: {problem}", file=sys.stderr)
-
-
-def _read_result(run_dir: RunDir) -> Result:
-    try:
-        return Result.of(json.loads(run_dir.result_file.read_text()))
-    except (OSError, ValueError):
-        return Result()
-
-
-def _shown_path(path: Path) -> Path:
-    """Relative to where the user is, if it is below."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _worker_words(run_dir: RunDir, document: Mapping[str, Any]) -> str:
-    """What the worker that failed last had to say: from its log, its own traceback last."""
-    last = (document.get("status") or {}).get("lastFailure")
-    if not last:
-        return ""
-    pod = names.pod_name(
-        document["metadata"]["name"], WorkerId(last["group"], last["worker"], last["attempt"])
-    )
-    log, message = run_dir.logs / f"{pod}.log", str(last.get("message") or "")
-    if not log.exists():
-        return message
-    return f"(its log: {_shown_path(log)})\n{own_words(tail_text(log), message)}"
