@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rollout_contract.errors import StreamError, VersionConflict, WeightsError, WeightsRejected
 from rollout_contract.keys import JobKeys
@@ -173,18 +173,26 @@ def versions_commands(keys: JobKeys) -> Commands[tuple[WeightsRecord, ...]]:
     )
 
 
-def chunk_reads(record: WeightsRecord, start: int, stop: int) -> list[tuple[int, int, int]]:
-    """Which (chunk, first, last byte inside of it) make the bytes from `start` up to `stop`, without the last."""
+class ChunkRead(NamedTuple):
+    """Some bytes of one chunk: first and last are positions inside of it."""
+
+    chunk: int
+    first: int
+    last: int
+
+
+def chunk_reads(record: WeightsRecord, start: int, stop: int) -> list[ChunkRead]:
+    """Which parts of which chunks make the bytes from `start` up to, and without, `stop`."""
     reads = []
     for chunk in range(start // CHUNK_BYTES, math.ceil(stop / CHUNK_BYTES)):
         base = chunk * CHUNK_BYTES
         first, last = max(start, base) - base, min(stop, base + CHUNK_BYTES, record.size) - base
         if last > first:
-            reads.append((chunk, first, last - 1))
+            reads.append(ChunkRead(chunk, first, last - 1))
     return reads
 
 
-def read_chunk(keys: JobKeys, record: WeightsRecord, read: tuple[int, int, int]) -> Commands[bytes]:
+def read_chunk(keys: JobKeys, record: WeightsRecord, read: ChunkRead) -> Commands[bytes]:
     """Some bytes of one chunk. WeightsError if they are not there any more."""
     chunk, first, last = read
     command = ("GETRANGE", keys.weights_chunk(record.version, chunk), first, last)

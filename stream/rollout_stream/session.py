@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from redis import exceptions as driver
 
-from rollout_stream.calls import Call, Commands, ScriptCall
+from rollout_stream.bulk import receive_into
+from rollout_stream.calls import Call, Command, Commands, ScriptCall
 from rollout_stream.connection import ServerAddress, is_transient, translated
 
 T = TypeVar("T")
@@ -107,6 +108,16 @@ class Session:
             except (driver.RedisError, OSError) as error:
                 if not call.is_repeatable or self._closed.is_set() or not retry.wait(error):
                     raise translated(error, self.address, call.doing) from error
+
+    def receive_into(self, doing: str, command: Command, target: memoryview) -> int:
+        """Puts the string that a command answers into `target`; its length. Repeated like any other call."""
+        retry = Retry(self.backoff, self.stop)
+        while True:
+            try:
+                return receive_into(self.client, command, target)
+            except (driver.RedisError, OSError) as error:
+                if self._closed.is_set() or not retry.wait(error):
+                    raise translated(error, self.address, doing) from error
 
     def _once(self, call: Call[T]) -> T:
         match call:

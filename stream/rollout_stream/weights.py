@@ -70,11 +70,8 @@ class WeightsReader:
         try:
             record = WeightsRecord.from_json(found)
             data = bytearray(record.size)
-            at = 0
             for read in publishing.chunk_reads(record, 0, record.size):
-                part = self.session.run(publishing.read_chunk(self._keys, record, read))
-                data[at : at + len(part)] = part
-                at += len(part)
+                self._receive(record, read, memoryview(data))
                 self.session.run(self._calls.lease(self._reader, record.version, LEASE_S))
             publishing.check_digest(record, data)
             return FetchedWeights(record, data)
@@ -83,6 +80,14 @@ class WeightsReader:
                 StreamError
             ):  # a lease ends by itself; the error that matters is on its way already
                 self.session.run(self._calls.lease(self._reader, None, 0))
+
+    def _receive(self, record: WeightsRecord, read: publishing.ChunkRead, data: memoryview) -> None:
+        """Puts one chunk in its place. WeightsError if it is not there any more."""
+        base = read.chunk * publishing.CHUNK_BYTES
+        target = data[base + read.first : base + read.last + 1]
+        command = ("GET", self._keys.weights_chunk(record.version, read.chunk))
+        if self.session.receive_into(f"reading version {record.version}", command, target) != len(target):
+            raise publishing.gone(record.version)
 
 
 class Weights(WeightsReader):
