@@ -278,7 +278,7 @@ async def test_a_digest_is_checked(
         ({"idempotency-key": "x" * 129}, 422),
         ({"content-encoding": "gzip"}, 415),
         ({"content-type": "multipart/form-data; boundary=x"}, 415),
-        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"content-type": "application/json"}, 415),
     ],
 )
 async def test_headers_that_cannot_be_meant(
@@ -292,6 +292,16 @@ async def test_headers_that_cannot_be_meant(
     answer = await client.put(path + "/weights", content=make_weights(), headers=headers)
     assert answer.status_code == status, answer.text
     assert await newest(client, path) == 0
+
+
+async def test_curls_default_type_is_no_type(
+    client: httpx2.AsyncClient, path: str, declared: Control, make_weights: Any
+) -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await client.put(path + "/weights", content=make_weights(), headers=headers)
+    assert answer.status_code == 201, answer.text
+    refused = await client.put(path + "/weights", content=b"token=x&y=z", headers=headers)
+    assert refused.status_code in (415, 422), refused.text
 
 
 @pytest.mark.probe("P-53")

@@ -36,7 +36,9 @@ from rollout_stream.aio import Weights
 router = APIRouter(tags=["weights"])
 RESOURCE: Final = "rolloutjobs/weights"
 MEDIA_TYPE: Final = "application/vnd.safetensors"
-TAKEN: Final = frozenset({"", "application/octet-stream", "application/x-safetensors", MEDIA_TYPE})
+CURLS_DEFAULT: Final = "application/x-www-form-urlencoded"
+"""What `curl --data-binary` says of every body that nobody named: as good as nothing said. The bytes are checked anyway."""
+TAKEN: Final = frozenset({"", "application/octet-stream", "application/x-safetensors", MEDIA_TYPE, CURLS_DEFAULT})
 LATEST: Final = "latest"
 PIECE_BYTES: Final = 256 * 1024
 _VERSION: Final = r"^([1-9][0-9]{0,15}|latest)$"
