@@ -45,7 +45,7 @@ def worker_pod(
         job, group, create, settings, grace_s=int(spec["terminationGracePeriodSeconds"])
     )
     _fill_container(container, job, group, document, settings)
-    _mount_volumes(spec, container, job, group)
+    _mount_volumes(spec, container, job, group, settings)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -115,6 +115,14 @@ def redis_address(job: RolloutJob, settings: OperatorSettings) -> StreamAddress:
 def redis_secret(job: RolloutJob, settings: OperatorSettings) -> KeyRef | None:
     """Where the password of the job's server is."""
     return job.spec.redis.auth_secret_ref if job.spec.redis.host is not None else settings.redis_secret
+
+
+def redis_ca_secret(job: RolloutJob, settings: OperatorSettings) -> KeyRef | None:
+    """Where the certificate of the authority of the job's server is; None: a public one, or no TLS."""
+    if job.spec.redis.host is None:
+        return settings.redis_ca_secret
+    tls = job.spec.redis.tls
+    return tls.ca_secret_ref if tls is not None and tls.enabled else None
 
 
 def job_labels(ref: JobRef, group: str) -> dict[str, str]:
@@ -242,7 +250,9 @@ def _variables(
     return [*defaults, *theirs, *ours]
 
 
-def _mount_volumes(spec: Document, container: Document, job: RolloutJob, group: WorkerGroup) -> None:
+def _mount_volumes(
+    spec: Document, container: Document, job: RolloutJob, group: WorkerGroup, settings: OperatorSettings
+) -> None:
     mounted = {mount.get("mountPath") for mount in container.get("volumeMounts") or []}
     shared: Document = {"medium": "Memory"}
     if group.shared_memory is not None:
@@ -253,9 +263,9 @@ def _mount_volumes(spec: Document, container: Document, job: RolloutJob, group: 
     ]
     if job.spec.code is not None:
         wanted.append(("rollout-code", CODE_DIR, {"configMap": {"name": job.spec.code.config_map_ref.name}}))
-    tls = job.spec.redis.tls
-    if tls is not None and tls.enabled and tls.ca_secret_ref is not None:
-        wanted.append(("rollout-redis-ca", CA_DIR, {"secret": {"secretName": tls.ca_secret_ref.name}}))
+    ca = redis_ca_secret(job, settings)
+    if ca is not None:
+        wanted.append(("rollout-redis-ca", CA_DIR, {"secret": {"secretName": ca.name}}))
     for name, path, source in wanted:
         if path in mounted:
             continue

@@ -41,13 +41,13 @@ OnCall = Callable[[Call, str], None]
 
 
 async def load_configuration() -> Configuration:
-    """How to reach the server: `KUBECONFIG`, else the pod's own account, else `~/.kube/config`. SpecError if there is none."""
+    """How to reach the server: `KUBECONFIG`, the pod's own account, or `~/.kube/config`. SpecError if there is none."""
     found = Configuration()
     try:
         if not os.environ.get("KUBECONFIG") and os.environ.get("KUBERNETES_SERVICE_HOST"):
-            config.load_incluster_config(client_configuration=found)
+            config.load_incluster_config(client_configuration=found)  # type: ignore[no-untyped-call]
         else:
-            await config.load_kube_config(
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=os.environ.get("KUBECONFIG"), client_configuration=found, persist_config=False
             )
     except (config.ConfigException, OSError) as error:
@@ -59,7 +59,9 @@ async def load_configuration() -> Configuration:
 class KubernetesApi:
     """The API server. Belongs to one event loop; close it, or use it with `async with`."""
 
-    def __init__(self, *, on_call: OnCall = lambda call, code: None, patience: Patience | None = None) -> None:
+    def __init__(
+        self, *, on_call: OnCall = lambda call, code: None, patience: Patience | None = None
+    ) -> None:
         self._on_call = on_call
         self._patience = patience or Patience()
         self._client: ApiClient | None = None
@@ -78,12 +80,16 @@ class KubernetesApi:
         clients = [*self._retired, *filter(None, [self._client])]
         self._client, self._retired = None, []
         for client in clients:
-            await client.close()
+            await client.close()  # type: ignore[no-untyped-call]
 
-    async def call(self, call: Call) -> Document:
-        """The answer's document. ApiError or ApiUnavailable, after as many tries as make sense."""
+    async def call(self, call: Call, *, before: Callable[[], None] = lambda: None) -> Document:
+        """The answer's document. ApiError or ApiUnavailable, after as many tries as make sense.
+
+        `before` is called before each try and may refuse it by raising.
+        """
         started, tries = time.monotonic(), 0
         while True:
+            before()
             try:
                 return await self._try(call)
             except (ApiError, ApiUnavailable) as error:
@@ -117,9 +123,7 @@ class KubernetesApi:
         """Every page of a list. ApiError with `is_expired` if it took so long that the rest is gone."""
         query = {"limit": "500", **call.query}
         while True:
-            page = await self.call(
-                Call(call.verb, call.resource, call.path, query, accept=call.accept)
-            )
+            page = await self.call(Call(call.verb, call.resource, call.path, query, accept=call.accept))
             yield page
             token = (page.get("metadata") or {}).get("continue")
             if not token:
@@ -129,9 +133,7 @@ class KubernetesApi:
     async def stream(self, call: Call) -> AsyncGenerator[Document, None]:
         """The events of a watch, until the server ends it. ApiError (`is_expired`: list anew), ApiUnavailable."""
         client = await self._open()
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=WATCH_SILENCE_S
-        )
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=WATCH_SILENCE_S)
         response = await self._send(client, call, timeout)
         self._on_call(call, str(response.status))
         try:
@@ -173,6 +175,8 @@ class KubernetesApi:
             answer = await client.call_api(method, url, headers, call.body, _request_timeout=timeout)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._on_call(call, "0")
+            if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                await self._forget(client)
             raise ApiUnavailable(f"{_doing(call)}: {_said(error)}") from error
         response: aiohttp.ClientResponse = answer.response
         return response
@@ -191,7 +195,9 @@ class KubernetesApi:
         async with self._opening:
             if self._client is None:
                 settings = await load_configuration()
-                settings.connection_pool_maxsize = 0  # bounded by our own count, in which a wait costs no time-out
+                settings.connection_pool_maxsize = (
+                    0  # bounded by our own count, in which a wait costs no time-out
+                )
                 self._client = ApiClient(settings)
                 self._client.user_agent = f"rollout-operator/{version('rolloutjob')}"
             return self._client
@@ -199,11 +205,11 @@ class KubernetesApi:
     async def _forget(self, client: ApiClient) -> None:
         if self._client is not client:
             return
-        log.warning("the API server no longer takes our credentials: they are read anew")
+        log.warning("the API server and our credentials no longer fit: they are read anew")
         # Calls may still be in flight on this one; on those before it no more.
         before, self._retired, self._client = self._retired, [client], None
         for old in before:
-            await old.close()
+            await old.close()  # type: ignore[no-untyped-call]
 
 
 def _bounded() -> aiohttp.ClientTimeout:

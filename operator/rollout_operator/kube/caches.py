@@ -96,6 +96,7 @@ class JobCache:
 class _Pod(NamedTuple):
     version: int
     job_uid: str
+    key: JobKey
     view: PodView
 
 
@@ -124,15 +125,16 @@ class PodCache:
         if owner is None:
             return None
         uid, version = metadata["uid"], version_of(metadata)
+        key = JobKey(metadata["namespace"], owner["name"])
         held = self._pods.get(uid)
         if uid not in self._deleted and (held is None or held.version <= version):
             try:
                 view = PodView.of(document)
             except ValueError:
                 return None  # owned by a job, and not a worker: not made by us
-            self._pods[uid] = _Pod(version, owner["uid"], view)
+            self._pods[uid] = _Pod(version, owner["uid"], key, view)
             self._by_job.setdefault(owner["uid"], set()).add(uid)
-        return JobKey(metadata["namespace"], owner["name"])
+        return key
 
     def remove(self, uid: str) -> None:
         """The pod is gone."""
@@ -145,8 +147,8 @@ class PodCache:
         if not own:
             del self._by_job[held.job_uid]
 
-    def keep_only(self, uids: Iterable[str], *, namespace: str | None, version: int) -> list[str]:
-        """After a list as of `version`: what it did not name and is no newer is gone. The UIDs of the jobs that lost pods."""
+    def keep_only(self, uids: Iterable[str], *, namespace: str | None, version: int) -> list[JobKey]:
+        """After a list as of `version`: what it did not name and is no newer is gone. The jobs that lost pods."""
         listed = set(uids)
         gone = [
             uid
@@ -155,7 +157,7 @@ class PodCache:
             and pod.version <= version
             and (namespace is None or pod.view.namespace == namespace)
         ]
-        jobs = sorted({self._pods[uid].job_uid for uid in gone})
+        jobs = sorted({self._pods[uid].key for uid in gone})
         for uid in gone:
             self.remove(uid)
         return jobs

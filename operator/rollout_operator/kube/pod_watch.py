@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from rollout_contract import names
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 SELECTOR = names.LABEL_JOB_UID
 MAX_RETRY_S = 10.0
+RESUME_AFTER_S = 0.05
+"""After a clean end: at once, but never so fast that a server which ends every watch is flooded."""
 SERVER_ENDS_AFTER_S = 290
 
 
@@ -63,8 +65,9 @@ class PodWatch:
                     version = await self._list()
                     self.synced.set()
                 async with aclosing(self._follow(version)) as versions:
-                    async for version in versions:
-                        failures = 0
+                    async for seen in versions:
+                        version, failures = seen, 0
+                await asyncio.sleep(RESUME_AFTER_S)
             except ClusterError as error:
                 if isinstance(error, ApiError) and error.is_expired:
                     log.info("pods in %s: the watch is too far behind and lists anew", self._where)
@@ -96,7 +99,8 @@ class PodWatch:
             self._changed(key)
         return version
 
-    async def _follow(self, version: str):  # type: ignore[no-untyped-def]
+    async def _follow(self, version: str) -> AsyncGenerator[str, None]:
+        """Follow on from a version; yields each version that was seen."""
         query = {
             "labelSelector": SELECTOR,
             "resourceVersion": version,

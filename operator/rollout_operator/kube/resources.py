@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator touches, where the API server has them, and calls on them as plain records. Pure."""
+"""The kinds of objects that the operator touches, and calls on them as plain records. Pure."""
 
 from __future__ import annotations
 
