@@ -6,9 +6,8 @@ Called by `main`. Only argparse is imported here; `command` holds the function a
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 CONNECTION_HELP = """\
 Which gateway: --url, then ROLLOUT_GATEWAY_URL, then the newest run under ./runs (or --run-dir).
@@ -24,7 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="rolloutctl",
         description="Run RolloutJobs on this machine, and talk to the gateway of one that runs.",
     )
-    parser.add_argument("--version", action="version", version=f"rolloutctl {_version()}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     _add_validate(commands)
@@ -149,8 +148,15 @@ def _remote(commands: _Commands, name: str, words: str) -> argparse.ArgumentPars
     return parser
 
 
-def _version() -> str:
-    try:
-        return version("rolloutjob")
-    except PackageNotFoundError:
-        return "(not installed)"
+class _ShowVersion(argparse.Action):
+    """Looks the version up only when it is asked for: that takes longer than all the rest of `--help`."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            found = version("rolloutjob")
+        except PackageNotFoundError:
+            found = "(not installed)"
+        print(f"rolloutctl {found}")
+        parser.exit()

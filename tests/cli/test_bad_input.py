@@ -189,6 +189,12 @@ def test_help_is_quick(tmp_path):
     assert min(seconds) < 0.5
 
 
+def test_the_version_is_the_installed_one(ctl_here):
+    from importlib.metadata import version
+
+    assert ctl_here("--version").stdout == f"rolloutctl {version('rolloutjob')}\n"
+
+
 @pytest.mark.parametrize("command", [[], ["run"], ["nonsense"], ["validate"], ["seed", "a", "b"]])
 def test_a_wrong_command_line_says_how_to_call_it(command, ctl_here):
     done = ctl_here(*command)
