@@ -100,6 +100,7 @@ def test_a_constructor_that_never_returns_is_ended():
             num_envs=2,
             num_steps=1,
             num_processes=2,
+            start_method="fork",
             start_timeout_s=1.5,
         )
     assert time.monotonic() - begin < QUICK_S

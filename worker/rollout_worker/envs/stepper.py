@@ -26,7 +26,7 @@ from rollout_worker.envs.arena import Arena, Block, ControlPage
 from rollout_worker.envs.commands import Cut, Step
 from rollout_worker.envs.describe import FLAGS, EnvDescription, Key, spelled
 from rollout_worker.envs.faults import EnvFault, fault_of
-from rollout_worker.envs.layout import EPISODE_LENGTH, EPISODE_RETURN, flag_keys
+from rollout_worker.envs.layout import EPISODE_LENGTH, EPISODE_RETURN
 from rollout_worker.envs.native import Session, action_reader
 from rollout_worker.envs.writing import writer_of
 
@@ -133,8 +133,6 @@ class _Rows:
             return
         self.next = [self.arrays["next", *key] for key in layout.root_keys]
         self.reward = self.arrays["next", *layout.reward_keys[0]]
-        self.root_flags = [self.arrays[key] for key in flag_keys(layout.done_groups)]
-        self.next_flags = [self.arrays["next", *key] for key in flag_keys(layout.done_groups)]
         self.by_flag = {
             flag: [self.arrays["next", *group, flag] for group in layout.done_groups] for flag in FLAGS
         }
@@ -145,15 +143,33 @@ class _Rows:
             (key, self.arrays["next", *key]) for key in floats if self.arrays["next", *key].dtype.kind in "fc"
         ]
 
+    def floats_of(self, start: int, stop: int) -> list[tuple[Key, Array]]:
+        """The leaves that could hold NaN or infinity, over some frames."""
+        return [(key, array[:, start:stop]) for key, array in self.floats]
+
 
 class _Frame:
     """One frame's views of a block, made once: what is written in a step."""
 
-    def __init__(self, rows: _Rows, step: int, following: list[Array]) -> None:
+    def __init__(self, rows: _Rows, step: int, roots: list[Array]) -> None:
         self.step = step
         self.next = [array[:, step] for array in rows.next]
+        self.roots = roots
         self.rewards = rows.reward.reshape(*rows.reward.shape[:2], -1)[:, step]
-        self.roots = following
+        self.reward = self.rewards[:, 0]
+        self.by_flag = {flag: [array[:, step] for array in arrays] for flag, arrays in rows.by_flag.items()}
+        self.returns, self.lengths = rows.returns[:, step], rows.lengths[:, step]
+        self.counts = [None if array is None else array[:, step] for array in rows.counts]
+        self.floats = [(key, array[:, step]) for key, array in rows.floats]
+        self.has_ends = False
+
+    def forget_ends(self) -> None:
+        """Take back what an earlier use of this frame said about ends. `begin` does so for a whole block."""
+        for arrays in self.by_flag.values():
+            for array in arrays:
+                array[...] = False
+        self.lengths[...] = 0
+        self.has_ends = False
 
 
 class Stepper:
@@ -217,18 +233,10 @@ class Stepper:
         """Advance as the command says."""
         rows = self._rows[command.block]
         active = np.flatnonzero(self._mask).tolist() if command.masked else None
-        frames = slice(command.start, command.stop)
-        for flags in rows.next_flags:
-            flags[:, frames] = False
-        rows.lengths[:, frames] = 0
         for step in range(command.start, command.stop):
             self._advance(rows, step, active, autoreset=command.autoreset)
-        if command.autoreset:
-            following = slice(command.start + 1, command.stop + 1)
-            for flags in rows.root_flags:
-                flags[:, following] = False
         if self.rules.check_finite:
-            self._refuse_non_finite(rows, frames, active)
+            self._refuse_non_finite(rows, command.start, command.stop, active)
 
     def cut(self, command: Cut) -> None:
         """Mark running trajectories as truncated at a frame, then reset everything with new seeds."""
@@ -253,41 +261,60 @@ class Stepper:
 
     def _advance(self, rows: _Rows, step: int, active: list[int] | None, *, autoreset: bool) -> None:
         frame = self._frame(rows, step)
-        rewards = frame.rewards
-        before, after = rows.counts
+        if frame.has_ends:
+            frame.forget_ends()
+        before, after = frame.counts
         if before is not None:
-            before[:, step] = self._frames
-        given = rewards[:, 0] if self._has_root_reward else np.empty(len(self.sessions))
-        ended = self._call_steps(rows, frame, active, given)
-        moved: Any = slice(None) if active is None else active
-        self._frames[moved] += 1
-        self._returns[moved] += rewards[moved, 0] if rewards.shape[1] == 1 else rewards[moved].mean(axis=1)
+            before[...] = self._frames
+        ended = self._call_steps(rows, frame, active)
+        reward = frame.reward if self._has_root_reward else frame.rewards.mean(axis=1)
+        if active is None:
+            self._frames += 1
+            self._returns += reward
+        else:
+            self._frames[active] += 1
+            self._returns[active] += reward[active]
         if after is not None:
-            after[:, step] = self._frames
+            after[...] = self._frames
         if self.rules.max_frames_per_traj is not None:
-            for index in np.flatnonzero(self._frames >= self.rules.max_frames_per_traj).tolist():
-                if active is None or index in active:
-                    ended[index] = (ended.get(index, (False, False))[0], True)
-        for index, (terminated, truncated) in ended.items():
-            self._note_end(rows, step, index, terminated=terminated, truncated=truncated)
+            self._add_truncated(ended, self.rules.max_frames_per_traj, active)
+        if ended:
+            self._note_ends(frame, ended)
         if autoreset:
-            if active is not None and (step or self._num_steps > 1):
-                for root, current in zip(frame.roots, rows.root, strict=True):
-                    root[...] = current[:, step]  # rows that are not stepped stay where they are
-            for root, following in zip(frame.roots, frame.next, strict=True):
-                root[moved] = following[moved]
+            self._hand_on(rows, frame, active)
             if ended:
                 self._reset_rows(ended, frame.roots, None)
         else:
+            moved: Any = slice(None) if active is None else active
             for carry, following in zip(self._carry.root, frame.next, strict=True):
                 carry[moved, 0] = following[moved]
 
+    def _add_truncated(
+        self, ended: dict[int, tuple[bool, bool]], limit: int, active: list[int] | None
+    ) -> None:
+        for index in np.flatnonzero(self._frames >= limit).tolist():
+            if active is None or index in active:
+                ended[index] = (ended.get(index, (False, False))[0], True)
+
+    def _hand_on(self, rows: _Rows, frame: _Frame, active: list[int] | None) -> None:
+        """Make the following roots: what was observed last."""
+        if active is None:
+            for root, following in zip(frame.roots, frame.next, strict=True):
+                root[...] = following
+            return
+        if frame.step or self._num_steps > 1:
+            for root, current in zip(frame.roots, rows.root, strict=True):
+                root[...] = current[:, frame.step]  # rows that are not stepped stay where they are
+        for root, following in zip(frame.roots, frame.next, strict=True):
+            root[active] = following[active]
+
     def _call_steps(
-        self, rows: _Rows, frame: _Frame, active: list[int] | None, rewards: Array
+        self, rows: _Rows, frame: _Frame, active: list[int] | None
     ) -> dict[int, tuple[bool, bool]]:
         """Step the environments, write observations and rewards; gives the flags of those that ended."""
         word, steps, write, nested = self._progress.word, self._steps, self._write, self._nested
         actions, next_rows, step = self._read_actions(rows.arrays, frame.step), frame.next, frame.step
+        rewards = frame.reward if self._has_root_reward else np.empty(len(steps))
         base = self._progress.base(Doing.STEP)
         ended: dict[int, tuple[bool, bool]] = {}
         faults = _Faults(self.first_env)
@@ -320,13 +347,15 @@ class Stepper:
                 value = value[name]
             rows.arrays["next", *key][index, step] = value
 
-    def _note_end(self, rows: _Rows, step: int, index: int, *, terminated: bool, truncated: bool) -> None:
-        for flag, value in (("terminated", terminated), ("truncated", truncated), ("done", True)):
-            if value:
-                for flags in rows.by_flag[flag]:
-                    flags[index, step] = True
-        rows.returns[index, step] = self._returns[index]
-        rows.lengths[index, step] = self._frames[index]
+    def _note_ends(self, frame: _Frame, ended: dict[int, tuple[bool, bool]]) -> None:
+        frame.has_ends = True
+        for index, (terminated, truncated) in ended.items():
+            for flag, value in (("terminated", terminated), ("truncated", truncated), ("done", True)):
+                if value:
+                    for flags in frame.by_flag[flag]:
+                        flags[index] = True
+            frame.returns[index] = self._returns[index]
+            frame.lengths[index] = self._frames[index]
 
     def _frame(self, rows: _Rows, step: int) -> _Frame:
         frame = rows.frames.get(step)
@@ -351,22 +380,20 @@ class Stepper:
             self._returns[index] = 0.0
         faults.raise_if_any()
 
-    def _refuse_non_finite(self, rows: _Rows, frames: slice, active: list[int] | None) -> None:
-        for key, array in rows.floats:
-            chunk = array[:, frames] if active is None else array[active, frames]
-            finite = np.isfinite(chunk)
-            if not finite.all():
-                row, offset = np.argwhere(~finite)[0, :2].tolist()
-                index = row if active is None else active[row]
-                value = chunk[row, offset].ravel()[~finite[row, offset].ravel()][0]
+    def _refuse_non_finite(self, rows: _Rows, start: int, stop: int, active: list[int] | None) -> None:
+        chunks = rows.frames[start].floats if stop == start + 1 else rows.floats_of(start, stop)
+        for key, chunk in chunks:
+            if not all_finite(chunk if active is None else chunk[active]):
+                bad = ~np.isfinite(chunk)
+                index = next(row for row in (active or range(len(chunk))) if bad[row].any())
                 faults = _Faults(self.first_env)
-                faults.add(_non_finite(("next", *key), value), index, "step")
+                faults.add(_non_finite(("next", *key), chunk[index][bad[index]].ravel()[0]), index, "step")
                 faults.raise_if_any()
 
     def _refuse_non_finite_root(self, roots: list[Array], index: int) -> None:
         description = self.sessions[0].description
         for (key, _), root in zip(description.observation, roots, strict=True):
-            if root.dtype.kind in "fc" and not np.isfinite(root[index]).all():
+            if root.dtype.kind in "fc" and not all_finite(root[index]):
                 row = np.asarray(root[index]).ravel()
                 raise _non_finite(key, row[~np.isfinite(row)][0])
 
@@ -389,6 +416,15 @@ def _explained(error: BaseException, result: Any) -> BaseException:
         f"step gave ({kinds}); expected are observation, reward (one number), terminated, truncated (one boolean each), "
         f"info: {error}"
     )
+
+
+_SMALL_BYTES = 4096
+
+
+def all_finite(values: Array) -> bool:
+    """Whether an array holds neither NaN nor infinity. For small arrays a search in bytes is quicker than a reduction."""
+    finite = np.isfinite(values)
+    return b"\0" not in finite.tobytes() if finite.size <= _SMALL_BYTES else bool(finite.all())
 
 
 def _non_finite(key: Key, value: Any) -> ValueError:

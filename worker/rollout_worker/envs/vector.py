@@ -27,7 +27,14 @@ from rollout_worker.envs.describe import EnvDescription, differences
 from rollout_worker.envs.factory import EnvFactory, Recipe, recipes_of
 from rollout_worker.envs.faults import error_of
 from rollout_worker.envs.launch import START_METHODS, refuse_import_of_main
-from rollout_worker.envs.layout import EPISODE_LENGTH, EPISODE_RETURN, BlockLayout, Leaf, block_layout
+from rollout_worker.envs.layout import (
+    EPISODE_LENGTH,
+    EPISODE_RETURN,
+    BlockLayout,
+    Leaf,
+    block_layout,
+    flag_keys,
+)
 from rollout_worker.envs.native import open_session
 from rollout_worker.envs.processes import Crew, CrewSettings
 from rollout_worker.envs.resources import cpu_count
@@ -190,15 +197,16 @@ class VectorEnv(ABC):
         self._run(Reset(), call="reset")
 
     def begin(self, block: int) -> None:
-        """Put the roots that the environments act on next at frame 0 of a block."""
+        """Begin a batch in a block: forget its ends, and put the roots that the environments act on next at frame 0."""
         self._settle()
         arena = self._opened()
         target, carry = arena.blocks[block], arena.carry
         for key in target.layout.root_keys:
             target.arrays[key][:, 0] = carry.arrays[key][:, 0]
-        for group in target.layout.done_groups:
-            for flag in ("done", "terminated", "truncated"):
-                target.arrays[*group, flag][:, 0] = False
+        for flag in flag_keys(target.layout.done_groups):
+            target.arrays[flag][...] = False
+            target.arrays["next", *flag][...] = False
+        target.arrays[EPISODE_LENGTH][...] = 0
 
     def step(self, block: int, step: int) -> None:
         """Advance every environment by frame `step` of a block, with the actions that lie there."""
