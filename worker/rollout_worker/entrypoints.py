@@ -34,7 +34,7 @@ def resolve(entrypoint: str, *, field: str) -> Callable[..., Any]:
         raise EntrypointError(_import_failure(entrypoint, module_name, error, field=field)) from error
     try:
         target = reduce(getattr, attribute.split("."), module)
-    except AttributeError as error:
+    except AttributeError:
         near = get_close_matches(attribute, [n for n in vars(module) if not n.startswith("_")], n=1)
         hint = f" Did you mean {module_name}:{near[0]}?" if near else ""
         where = getattr(module, "__file__", None) or module_name
