@@ -26,6 +26,8 @@ WORKER = "ROLLOUT_WORKER"
 """Variable: the document of `WorkerDocument`, at most MAX_DOCUMENT_BYTES."""
 REDIS_PASSWORD = "ROLLOUT_REDIS_PASSWORD"  # noqa: S105 - the name of a variable, not a secret
 """Variable: password of the stream's server; unset = none."""
+ENV_KWARGS = "ROLLOUT_ENV_KWARGS"
+"""Variable: the text that `env.kwargsFrom` names, JSON or YAML; filled by the cluster."""
 TERMINATION_LOG = "ROLLOUT_TERMINATION_LOG"
 """Variable: file for the worker's last words (default /dev/termination-log): exception type and text first."""
 HEALTH_FILE = "ROLLOUT_HEALTH_FILE"

@@ -46,7 +46,6 @@ TABLE: tuple[Unbuilt, ...] = (
         "Remove it.",
     ),
     Unbuilt("spec.env.tasks", lambda s: s.env.tasks, _is_set, "Use one kind of environment and kwargs."),
-    Unbuilt("spec.env.kwargsFrom", lambda s: s.env.kwargs_from, _is_set, "Use kwargs."),
     Unbuilt("spec.env.onError", lambda s: s.env.on_error, _is_not(OnError.FAIL), "Use onError Fail."),
     Unbuilt("spec.stream.shards", lambda s: s.stream.shards, _is_not(1), "Use 1 shard."),
     Unbuilt(

@@ -243,6 +243,14 @@ def _variables(
     if secret is not None:
         reference = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
         ours.append({"name": podenv.REDIS_PASSWORD, "valueFrom": reference})
+    if job.spec.env.kwargs_from is not None:
+        source = job.spec.env.kwargs_from.config_map_key_ref
+        ours.append(
+            {
+                "name": podenv.ENV_KWARGS,
+                "valueFrom": {"configMapKeyRef": {"name": source.name, "key": source.key}},
+            }
+        )
     our_names = {variable["name"] for variable in ours}
     theirs = [variable for variable in written if variable["name"] not in our_names]
     their_names = {variable["name"] for variable in theirs}

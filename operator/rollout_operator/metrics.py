@@ -35,7 +35,7 @@ class OperatorMetrics:
     """Counters of one process. `observe` adds what is only looked at when somebody asks."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # a time of creation beside each counter doubles the answer and tells nobody anything
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time of creation beside each counter doubles the answer and tells nobody anything
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

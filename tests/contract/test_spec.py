@@ -477,7 +477,6 @@ UNBUILT = {
         "spec.collector.preemptionThresholdPercent": 50,
     },
     "spec.env.tasks": {"spec.env.tasks": [{"name": "a", "count": 1}]},
-    "spec.env.kwargsFrom": {"spec.env.kwargsFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},
     "spec.env.onError": {"spec.env.onError": "Restart"},
     "spec.stream.shards": {"spec.stream.shards": 2},
     "spec.stream.rateLimit": {"spec.stream.rateLimit": {"type": "Queue"}},

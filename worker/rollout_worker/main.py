@@ -69,7 +69,7 @@ def _run(document: WorkerDocument, environ: Mapping[str, str]) -> ExitCode:
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
         stack.enter_context(serve_health(document.health, vitals, port_file=environ.get(podenv.HEALTH_FILE)))
-        envs = stack.enter_context(_open_envs(document))
+        envs = stack.enter_context(_open_envs(document, environ))
         finished = _work(document, environ, envs, vitals, stop)
     if finished:
         return ExitCode.FINISHED
@@ -77,14 +77,15 @@ def _run(document: WorkerDocument, environ: Mapping[str, str]) -> ExitCode:
     return ExitCode.DRAINED
 
 
-def _open_envs(document: WorkerDocument) -> VectorEnv:
+def _open_envs(document: WorkerDocument, environ: Mapping[str, str]) -> VectorEnv:
     from rollout_contract.spec import EnvBackend
+    from rollout_worker.env_kwargs import env_kwargs
     from rollout_worker.envs.vector import open_envs
 
     env = document.env
     return open_envs(
         env.entrypoint,
-        kwargs=env.kwargs or {},
+        kwargs=env_kwargs(document, environ),
         num_envs=env.envs_per_worker,
         num_steps=1,
         num_blocks=1,

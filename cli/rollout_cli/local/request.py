@@ -14,6 +14,7 @@ from rollout_api.settings import ApiSettings
 from rollout_cli.errors import UsageError
 from rollout_cli.local.learner import check_program
 from rollout_cli.manifest import ManifestError, load_job, parse_change
+from rollout_contract.errors import Fault
 from rollout_contract.spec import RolloutJob, not_built
 from rollout_stream.connection import ServerAddress
 
@@ -43,7 +44,7 @@ def request_of(arguments: argparse.Namespace) -> RunRequest:
     if arguments.seed is not None:
         changes.append(("spec.seed", arguments.seed))
     job = load_job(arguments.manifest, changes)
-    if faults := not_built(job.spec):
+    if faults := [*not_built(job.spec), *_not_local(job)]:
         raise ManifestError(str(arguments.manifest), faults)
     if arguments.learner is not None:
         check_program(arguments.learner)
@@ -73,3 +74,12 @@ def _server_of(url: str) -> ServerAddress:
             "--redis: workers are given a host and a port; a socket or a database of its own cannot be used"
         )
     return address
+
+
+def _not_local(job: RolloutJob) -> list[Fault]:
+    """What only a cluster has."""
+    if job.spec.env.kwargs_from is None:
+        return []
+    return [
+        Fault("spec.env.kwargsFrom", None, "a local run has no ConfigMaps: write the arguments to kwargs")
+    ]
