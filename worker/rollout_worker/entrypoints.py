@@ -40,7 +40,7 @@ def resolve(entrypoint: str, *, field: str) -> Callable[..., Any]:
         where = getattr(module, "__file__", None) or module_name
         raise EntrypointError(
             f"{field} is {entrypoint!r}, but {where} has no {attribute!r}.{hint}"
-        ) from error
+        ) from None
     if not callable(target):
         kind = type(target).__name__
         raise EntrypointError(
