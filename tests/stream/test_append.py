@@ -224,6 +224,21 @@ def test_writing_stops_at_the_high_watermark_and_resumes_at_the_low_one(rig, too
     assert writer.next_sequence == 12, "no sequence number is lost or repeated"
 
 
+@pytest.mark.probe("P-33")
+def test_a_pause_of_the_reader_holds_two_writers_and_loses_nothing(rig, tools):
+    rig.open(None, limits=StreamLimits(max_unacked_frames=1000), groups=("learner",))
+    writers = [rig.writer(0), rig.writer(1)]
+    replies = [tools.append(writers[n % 2], 100, want=100).status for n in range(30)]
+    assert replies.count(AppendStatus.OK) == 10
+    assert rig.counters().unacked_frames <= 1200
+    assert rig.control.read_progress().is_full
+    before = [writer.next_sequence for writer in writers]
+    ack(rig, read_all(rig))
+    assert not rig.control.read_progress().is_full
+    assert [tools.append(writer, 100).status for writer in writers] == [AppendStatus.OK] * 2
+    assert [writer.next_sequence for writer in writers] == [n + 1 for n in before]
+
+
 def test_bytes_are_a_watermark_too(rig, tools):
     rig.open(None, limits=StreamLimits(max_bytes=5000))
     writer = rig.writer()
