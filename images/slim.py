@@ -1,0 +1,28 @@
+"""Takes out of an environment what the light programs never load: the models and endpoints of the synchronous client.
+
+Run by the image build with the environment's interpreter. The platform calls the API server through `kubernetes.aio`
+and with raw JSON; the library's other half is imported but for its thousand generated modules, which load on demand.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+SITE = Path(sysconfig.get_path("purelib"))
+GENERATED = ("kubernetes/client/models", "kubernetes/client/api")
+KEPT = {"__init__.py", "v1_object_meta.py", "v1_owner_reference.py", "v1_managed_fields_entry.py"}
+
+
+def main() -> None:
+    taken = 0
+    for folder in GENERATED:
+        for path in (SITE / folder).glob("*.py"):
+            if path.name not in KEPT:
+                taken += path.stat().st_size
+                path.unlink()
+    print(f"{taken // 2**20} MiB taken out")
+
+
+if __name__ == "__main__":
+    main()
