@@ -1,0 +1,189 @@
+"""The life of a job on a real cluster: scale, suspend, edit, end, delete, begin anew. Workers run nothing."""
+
+from __future__ import annotations
+
+import time
+
+import cluster_tools as tools
+import pytest
+from cluster_tools import fake_template, job, until
+
+pytestmark = [pytest.mark.usefixtures("operator", "fake_nodes"), pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def indices(kube, name):
+    """Indices of the workers that live."""
+    return sorted(
+        int(pod["metadata"]["labels"]["rolloutjob.dev/worker-index"])
+        for pod in kube.pods(name).values()
+        if not pod["metadata"].get("deletionTimestamp")
+    )
+
+
+def test_scale_follows_kubectl(kube):
+    kube.apply(job("scaled", replicas=2))
+    kube.wait_ready("scaled", 2)
+    first = {pod["metadata"]["uid"] for pod in kube.ready("scaled")}
+
+    kube.run("scale", "roj", "scaled", "--replicas=5")
+    kube.wait_ready("scaled", 5)
+    assert first < {pod["metadata"]["uid"] for pod in kube.ready("scaled")}
+    assert indices(kube, "scaled") == [0, 1, 2, 3, 4]
+
+    kube.run("scale", "roj", "scaled", "--replicas=1")
+    status = kube.wait_ready("scaled", 1)
+    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+    until(lambda: len(kube.pods("scaled")) == 1, what="one pod")
+
+    kube.run("scale", "roj", "scaled", "--replicas=0")
+    kube.wait_condition("scaled", "WorkersReady", "True", "ScaledToZero")
+    until(lambda: not kube.pods("scaled"), what="no pod")
+
+
+def test_suspend_takes_every_pod_and_resume_brings_them_back(kube):
+    kube.apply(job("paused", replicas=3))
+    kube.wait_ready("paused", 3)
+    start = kube.status("paused")["startTime"]
+
+    kube.patch("paused", {"suspend": True})
+    kube.wait_condition("paused", "Suspended", "True")
+    assert not kube.pods("paused")
+    assert kube.status("paused")["state"] == "Suspended"
+
+    time.sleep(1)
+    kube.patch("paused", {"suspend": False})
+    kube.wait_ready("paused", 3)
+    assert kube.status("paused")["startTime"] > start
+
+
+def test_a_job_that_is_created_suspended_makes_no_pod(kube):
+    kube.apply(job("held", replicas=3, suspend=True))
+
+    kube.wait_condition("held", "Suspended", "True")
+    assert not kube.pods("held")
+
+
+@pytest.mark.probe("P-41")
+def test_an_edited_template_rolls(kube):
+    kube.apply(job("rolled", replicas=4))
+    kube.wait_ready("rolled", 4)
+    old = {pod["metadata"]["uid"] for pod in kube.pods("rolled").values()}
+    group = {"name": "w", "elastic": True, "template": fake_template("fake:2")}
+
+    kube.patch("rolled", {"workerGroups": [group]})
+    fewest = []
+
+    def rolled():
+        fewest.append(len(kube.ready("rolled")))
+        status = kube.status("rolled")
+        return status["workerGroups"][0]["updated"] == 4 and status.get("readyWorkers") == "4/4"
+
+    until(rolled, within=60, what="four new workers")
+    images = {pod["spec"]["containers"][0]["image"] for pod in kube.pods("rolled").values()}
+    assert images == {"fake:2"}
+    assert not old & {pod["metadata"]["uid"] for pod in kube.pods("rolled").values()}
+    assert min(fewest) >= 3
+    job_now = kube.get("roj", "rolled")
+    assert job_now["status"]["observedGeneration"] == job_now["metadata"]["generation"]
+
+
+def test_groups_of_their_own_size(kube):
+    groups = [
+        {"name": "a", "replicas": 2, "template": fake_template()},
+        {"name": "b", "replicas": 1, "template": fake_template()},
+        {"name": "c", "elastic": True, "template": fake_template()},
+    ]
+    kube.apply(job("groups", replicas=3, workerGroups=groups))
+
+    status = kube.wait_ready("groups", 6)
+    assert {g["name"]: (g["desired"], g["ready"]) for g in status["workerGroups"]} == {
+        "a": (2, 2),
+        "b": (1, 1),
+        "c": (3, 3),
+    }
+    kube.run("delete", "roj", "groups")
+
+
+@pytest.mark.probe("P-43")
+def test_finished_stays_finished(kube, redis_url):
+    kube.apply(job("done", replicas=2, ttlSecondsAfterFinished=12))
+    kube.wait_ready("done", 2)
+    tools.complete(kube, "done", redis_url)
+
+    kube.wait_condition("done", "Complete", "True", "CompletedByRequest")
+    completed = kube.status("done")["completionTime"]
+    until(lambda: not kube.pods("done"), what="no pod")
+    kube.run("label", "roj", "done", "seen=yes")
+    assert "Error" in kube.run(
+        "patch", "roj", "done", "--type=merge", "-p", '{"spec":{"replicas":3}}', check=False
+    ) or not kube.pods("done")
+    assert kube.status("done")["completionTime"] == completed
+    until(lambda: kube.get("roj", "done") is None, within=30, what="the end of its life")
+    time.sleep(2)
+    assert not kube.pods("done")
+
+
+def test_a_job_made_anew_under_its_name_starts_clean(kube, redis_url):
+    kube.apply(job("again", replicas=2))
+    kube.wait_ready("again", 2)
+    key = kube.status("again")["stream"]["key"]
+    old = {pod["metadata"]["uid"] for pod in kube.pods("again").values()}
+    kube.run("delete", "roj", "again")
+
+    kube.apply(job("again", replicas=2))
+    status = kube.wait_ready("again", 2, within=60)
+
+    assert status["stream"]["key"] != key
+    until(
+        lambda: (
+            len(kube.pods("again")) == 2
+            and not old & {pod["metadata"]["uid"] for pod in kube.pods("again").values()}
+        ),
+        what="two new pods",
+    )
+    assert all(group["failures"] == 0 for group in kube.status("again")["workerGroups"])
+
+
+def test_equal_names_in_two_namespaces(kube, namespaces, operators):
+    other = namespaces()
+    operators(other).start().wait_ready()
+    for space, count in ((kube, 1), (other, 2)):
+        space.apply(job("twin", replicas=count))
+    kube.wait_ready("twin", 1)
+    other.wait_ready("twin", 2)
+
+    assert kube.status("twin")["stream"]["key"] != other.status("twin")["stream"]["key"]
+
+
+@pytest.mark.probe("P-39")
+def test_a_job_carries_nothing_that_holds_it(kube):
+    kube.apply(job("free"))
+    kube.wait_ready("free", 1)
+    metadata = kube.get("roj", "free")["metadata"]
+
+    assert "finalizers" not in metadata
+    assert set(metadata.get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
+
+
+def test_keys_go_with_a_job_that_asks_for_it(kube, redis_url):
+    kube.apply(job("clean", redis={"cleanupPolicy": "Delete"}))
+    kube.wait_ready("clean", 1)
+    control = tools.control_of(kube, "clean", redis_url)
+    assert kube.get("roj", "clean")["metadata"]["finalizers"] == ["rolloutjob.dev/redis-cleanup"]
+    assert control.session.client.exists(
+        kube.status("clean")["stream"]["key"].replace("batches", "control")
+    ) in {0, 1}
+
+    kube.run("delete", "roj", "clean", "--timeout=60s")
+
+    left = [key for key in control.session.client.scan_iter(match=f"*{kube.namespace}/clean*")]
+    assert left == []
+    until(lambda: not kube.pods("clean"), what="no pod")
+
+
+def test_events_tell_the_story(kube):
+    kube.apply(job("told"))
+    kube.wait_ready("told", 1)
+
+    until(lambda: "WorkersReady" in kube.run("describe", "roj", "told"), what="the event")
+    assert "rolloutjob.dev/rollout-operator" in kube.run("describe", "roj", "told")
