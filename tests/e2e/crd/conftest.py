@@ -18,7 +18,7 @@ import yaml
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GROUP, VERSION, PLURAL = "rolloutjob.dev", "v1alpha1", "rolloutjobs"
 
 
