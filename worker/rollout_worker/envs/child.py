@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -150,6 +151,8 @@ class _Listener:
         self._setup = setup
         self._command = memoryview(control.command[setup.position])
         self._reply = memoryview(control.reply[setup.position])
+        self._replies = control.reply[:, 0]
+        self._fence = threading.Lock()
         self._progress = progress
         self._stepper = stepper
         self._conn = setup.conn
@@ -168,11 +171,23 @@ class _Listener:
             self._progress.rest()
             reply[1] = outcome
             reply[0] = number
-            os.eventfd_write(done, 1)
+            if self._is_last(number) or outcome is Outcome.FAILED:
+                os.eventfd_write(done, 1)
             if message is not None:
                 self._conn.send(message)
             if isinstance(command, Close):
                 return
+
+    def _is_last(self, number: int) -> bool:
+        """Whether all children have replied, so that the parent is woken once for all of them.
+
+        Two that finish together may both say yes, which does no harm. They must not both say no: taking a lock keeps the
+        processor from reading the others' words before it has written ours. (Should that ever fail, the parent's own
+        regular look finds the replies.)
+        """
+        with self._fence:
+            replies: list[int] = self._replies.tolist()
+        return replies.count(number) == len(replies)
 
     def _await(self, number: int) -> None:
         """Look for the next command for a moment before sleeping: waking up costs more than a short look."""

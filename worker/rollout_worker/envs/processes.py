@@ -4,9 +4,9 @@ Gives out commands (one wake-up per process), waits for all replies, deaths and 
 everything back: processes, descriptors, memory. Knows what a fault is; knows nothing of specs, blocks or
 tensors.
 
-A child answers a command in this order: its reply word (outcome, then the command's number), one count on the
-shared event descriptor, and only then what it has to send on its socket. So nobody waits for a message that
-was not announced.
+A child answers a command in this order: its reply word (outcome, then the command's number), if it is the
+last one a count on the shared event descriptor, and only then what it has to send on its socket. So nobody
+waits for a message that was not announced.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from rollout_worker.envs.stepper import Doing, StepRules, read_progress
 
 LOOK_S = 0.2
 """A silent wait looks at the children's progress this often."""
+
+GATHER_LOOK_S = 0.02
+"""Children that are waited for one by one do not all signal: look at their words this often."""
 
 GATHER_S = 0.5
 """After a failure, the others get this long to report theirs of the same call, and again to close their environments."""
@@ -88,6 +91,7 @@ class Crew:
         self._epoll: select.epoll | None = None
         try:
             self.control = ControlPage(num_envs, settings.num_processes, self.control_fd)
+            self._replies = self.control.reply[:, 0]
             self._done = os.eventfd(0, os.EFD_CLOEXEC)
             self._epoll = select.epoll()
             self._epoll.register(self._done, select.EPOLLIN)
@@ -130,7 +134,7 @@ class Crew:
         A child that does not get on for `limit_s` (by default the step's limit) counts as stuck. Raises the
         error of whatever failed, after everything has been taken down.
         """
-        self._await_signals(self.settings.step_timeout_s if limit_s is None else limit_s)
+        self._await_replies(self.settings.step_timeout_s if limit_s is None else limit_s)
         outcomes = self.control.reply[:, 1].tolist()
         if Outcome.FAILED in outcomes:
             self._fail([])
@@ -241,23 +245,24 @@ class Crew:
         os.close(self.control_fd)
         self.control_fd = -1
 
-    def _await_signals(self, limit_s: float) -> None:
-        """Wait for one count of each child. A death, or a silence of `limit_s`, ends in the error of it."""
+    def _await_replies(self, limit_s: float) -> None:
+        """Wait until every child has replied. A failure, a death, or a silence of `limit_s` ends in the error of it."""
         assert self._epoll is not None
         if self.settings.spin_s > 0:
             self._look_out()
-        missing = len(self.children)
         poll, done = self._epoll.poll, self._done
         watch: _Watch | None = None
-        while missing:
+        while not self._all_replied():
             events = poll(LOOK_S)
             has_death = False
             for fd, _ in events:
                 if fd == done:
-                    missing -= os.eventfd_read(done)
+                    os.eventfd_read(done)
                 else:
                     has_death = True
-            if has_death and missing:
+            if self._all_replied():
+                return
+            if has_death or (events and self._any_failed()):
                 self._fail([])
             if not events:
                 watch = watch or _Watch(self.control, limit_s)
@@ -267,10 +272,19 @@ class Crew:
 
     def _look_out(self) -> None:
         """Look at the replies for a moment before sleeping: waking up costs more than a short look."""
-        replies, number = self.control.reply[:, 0], self._number
         deadline = time.perf_counter() + self.settings.spin_s
-        while (replies != number).any() and time.perf_counter() < deadline:
+        while not self._all_replied() and time.perf_counter() < deadline:
             pass
+
+    def _all_replied(self) -> bool:
+        numbers: list[int] = self._replies.tolist()
+        return numbers.count(self._number) == len(numbers)
+
+    def _any_failed(self) -> bool:
+        return any(
+            self._has_replied(child) and self.control.reply[child.position, 1] == Outcome.FAILED
+            for child in self.children
+        )
 
     def _has_replied(self, child: _Child) -> bool:
         return int(self.control.reply[child.position, 0]) == self._number
@@ -284,7 +298,9 @@ class Crew:
             left = deadline - time.monotonic()
             if not pending or left <= 0:
                 return pending
-            if self._done in _readable([self._done, *(child.pidfd for child in pending)], min(left, LOOK_S)):
+            if self._done in _readable(
+                [self._done, *(child.pidfd for child in pending)], min(left, GATHER_LOOK_S)
+            ):
                 os.eventfd_read(self._done)
 
     def _fail(self, faults: list[EnvFault]) -> NoReturn:
