@@ -23,11 +23,13 @@ from rollout_api.gateway import Allowed, Gateway, Slots, gateway_of
 from rollout_api.live import RECENT_EPISODES, LiveCache
 from rollout_api.metrics import Metrics
 from rollout_api.middleware import PUBLIC, Authentication, Guard, HostCheck, RequestLimits
+from rollout_api.reach import OneServer, Servers
 from rollout_api.readiness import Readiness
 from rollout_api.routes import episodes, events, health, jobs, page, seed, status, weights
 from rollout_api.settings import ApiSettings, SettingsError
 from rollout_api.store import JobStore
-from rollout_contract.names import JobRef
+from rollout_api.ttl_cache import TtlCache
+from rollout_contract.spec import RolloutJob
 from rollout_stream.aio import AsyncSession, Control
 from rollout_stream.progress import Progress
 
@@ -55,16 +57,20 @@ TAGS: Final = [
 
 DESCRIPTION: Final = """Status, weights and seeds of RolloutJobs, over HTTP.
 
-Send `Authorization: Bearer TOKEN`. A local run prints its token and keeps it in its directory. Errors are
+Send `Authorization: Bearer TOKEN`: in a cluster a Kubernetes token; a local run prints its own. Errors are
 `application/problem+json` (RFC 9457): `type` is stable and for programs, `detail` is for people, `errors` lists every
 fault with its path.
 """
 
 
 def create_app(
-    *, store: JobStore, stream: AsyncSession, auth: Auth | None, settings: ApiSettings | None = None
+    *,
+    store: JobStore,
+    stream: AsyncSession | Servers,
+    auth: Auth | None,
+    settings: ApiSettings | None = None,
 ) -> FastAPI:
-    """The gateway over a store of jobs and a session with Redis.
+    """The gateway over a store of jobs and a session with Redis, or with several servers where jobs name their own.
 
     SettingsError, which names the setting, without a way to know callers, or with one that does not fit.
     """
@@ -74,7 +80,8 @@ def create_app(
             "the gateway's `auth` is not set: give it a token (TokenAuth), or --no-auth on loopback"
         )
     auth.check(settings)
-    gateway = _gateway(store, stream, auth, settings)
+    servers = OneServer(stream) if isinstance(stream, AsyncSession) else stream
+    gateway = _gateway(store, servers, auth, settings)
     app = FastAPI(
         title="RolloutJob gateway",
         version=_version(),
@@ -104,9 +111,9 @@ def _version() -> str:
         return "0"
 
 
-def _gateway(store: JobStore, stream: AsyncSession, auth: Auth, settings: ApiSettings) -> Gateway:
-    async def read(ref: JobRef) -> Progress:
-        return await Control(stream, ref).read_progress(episodes=RECENT_EPISODES)
+def _gateway(store: JobStore, servers: Servers, auth: Auth, settings: ApiSettings) -> Gateway:
+    async def read(job: RolloutJob) -> Progress:
+        return await Control(servers.of(job), job.ref).read_progress(episodes=RECENT_EPISODES)
 
     limits = settings.limits
     metrics = Metrics()
@@ -117,7 +124,6 @@ def _gateway(store: JobStore, stream: AsyncSession, auth: Auth, settings: ApiSet
         observe=lambda result: metrics.live_reads.labels(result).inc(),
     )
     feeds = Feeds(
-        store=store,
         describe=JobDescriptions(live),
         max_clients=limits.max_event_clients,
         queue_size=limits.event_queue,
@@ -125,13 +131,14 @@ def _gateway(store: JobStore, stream: AsyncSession, auth: Auth, settings: ApiSet
     metrics.event_clients.set_function(lambda: feeds.num_clients)
     return Gateway(
         store=store,
-        stream=stream,
+        servers=servers,
         auth=auth,
         settings=settings,
+        jobs=TtlCache(lambda job: limits.job_ttl_s),
         live=live,
         feeds=feeds,
         metrics=metrics,
-        readiness=Readiness(store, stream),
+        readiness=Readiness(store, servers.default),
         uploads=Slots(limits.max_uploads, "uploads"),
         downloads=Slots(limits.max_downloads, "downloads"),
     )
@@ -145,6 +152,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         await gateway.feeds.aclose()
         await gateway.live.aclose()
+        await gateway.jobs.aclose()
 
 
 def _middleware(gateway: Gateway) -> list[Middleware]:

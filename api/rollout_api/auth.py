@@ -1,4 +1,4 @@
-"""Who is asking, and whether they may: the protocol, and the two ways of a local run.
+"""Who is asking, and whether they may: the protocol, and the two ways of a local run (a cluster's: `kube.auth`).
 
 The middleware asks `authenticate` and `identity_of_session` for every request that is not on its short list; each route
 asks `may` with its action. Cookies are for reading only (the page and its event stream): whatever changes something
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rollout_api.identity import Action, Identity
 from rollout_api.settings import ApiSettings, SettingsError
 
 MIN_TOKEN_BYTES = 16
@@ -31,26 +32,13 @@ SESSION_MAX_S = 12 * 3600
 """However often it is renewed, after so long the token is asked for again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What somebody wants to do, in the words of Kubernetes' RBAC. Empty namespace: in all of them."""
-
-    verb: str
-    resource: str
-    namespace: str = ""
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who is asking. `expires` (seconds since 1970) ends what hangs on it; None: does not expire."""
-
-    name: str
-    expires: float | None = None
-
-
 class Auth(Protocol):
-    """A way to know callers and their rights."""
+    """A way to know callers and their rights. StoreUnavailable where whoever knows does not answer."""
+
+    @property
+    def hint(self) -> str:
+        """Where somebody without a token finds one: a sentence."""
+        ...
 
     @property
     def session_s(self) -> int:
@@ -82,9 +70,13 @@ class Auth(Protocol):
         ...
 
 
+LOCAL_HINT = "A local run prints its token, and keeps it in a file of its directory."
+
+
 class NoAuth:
     """Everybody may do everything; accepted on loopback only, where the other accounts of the machine still get in."""
 
+    hint = LOCAL_HINT
     session_s = SESSION_S
     _anyone = Identity("anyone")
 
@@ -113,6 +105,8 @@ class NoAuth:
 
 class TokenAuth:
     """One token opens everything: the local run's way. Sessions are signed, so that no server has to remember them."""
+
+    hint = LOCAL_HINT
 
     def __init__(
         self,

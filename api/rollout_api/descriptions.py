@@ -23,5 +23,5 @@ class JobDescriptions:
 
     async def progress(self, job: RolloutJob) -> object:
         """Redis' half."""
-        status: JobStatus = status_of(job, await self._live.get(job.ref))
+        status: JobStatus = status_of(job, await self._live.get(job))
         return status.model_dump(mode="json", include=_FROM_REDIS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -46,6 +47,7 @@ class Kind(Enum):
     ALREADY_EXISTS = ("already-exists", 409, "It exists already")
     CONFLICT = ("conflict", 409, "It was changed meanwhile")
     NOT_POSSIBLE = ("not-possible", 409, "Not possible in the job's state")
+    PAGE_EXPIRED = ("page-expired", 410, "The rest of the list is gone")
     PRECONDITION_FAILED = ("precondition-failed", 412, "It is not what you thought")
     TOO_LARGE = ("too-large", 413, "Too large")
     UNSUPPORTED_MEDIA = ("unsupported-media-type", 415, "Not this format")
@@ -53,6 +55,7 @@ class Kind(Enum):
     WRONG_HOST = ("wrong-host", 421, "Not the host that is asked for")
     INVALID = ("invalid", 422, "Something in the request is wrong")
     SPEC_INVALID = ("spec-invalid", 422, "The manifest is wrong")
+    REFUSED = ("refused", 422, "A rule of the cluster refuses it")
     IMMUTABLE = ("immutable", 422, "This cannot be changed")
     WEIGHTS_INVALID = ("weights-invalid", 422, "The weights do not fit")
     DIGEST_MISMATCH = ("digest-mismatch", 422, "The body is not what its digest says")
@@ -188,8 +191,18 @@ def problem_of(error: Exception) -> Problem | None:
             return Problem(Kind.CONFLICT, str(error))
         case store.Unsupported():
             return Problem(Kind.UNSUPPORTED, str(error))
+        case store.PageExpired():
+            return Problem(Kind.PAGE_EXPIRED, str(error))
+        case store.NotKnown():
+            return unauthenticated(str(error))
+        case store.Forbidden():
+            return Problem(Kind.FORBIDDEN, str(error))
+        case store.Refused():
+            return Problem(Kind.REFUSED, str(error))
+        case store.Unknown():
+            return Problem(Kind.UNSUPPORTED, str(error))
         case store.StoreUnavailable():
-            return unavailable(str(error))
+            return unavailable(str(error), retry_after_s=math.ceil(error.retry_after_s or 2))
         case contract.WeightsRejected():
             return weights_problem(error.problems)
         case contract.EpochConflict():
@@ -233,6 +246,11 @@ def weights_problem(problems: Sequence[str], members: Mapping[str, Any] | None =
 def unavailable(detail: str, *, retry_after_s: int = 2) -> Problem:
     """Something behind the gateway does not answer now."""
     return Problem(Kind.UNAVAILABLE, detail, headers={"retry-after": str(retry_after_s)})
+
+
+def unauthenticated(detail: str) -> Problem:
+    """We do not know who is asking."""
+    return Problem(Kind.UNAUTHENTICATED, detail, headers={"www-authenticate": 'Bearer realm="rollout"'})
 
 
 def too_many(detail: str, *, retry_after_s: int = 5) -> Problem:

@@ -1,15 +1,17 @@
-"""The answer that is a stream of events: sends what its subscriber gets, and ends for one of five reasons.
+"""The answer that is a stream of events: sends what its subscriber gets, and ends for one of six reasons.
 
-The client goes; the feed ends; the session that opened it expires; the client takes nothing for too long; it has not
-taken what was queued. In the last two cases the connection is cut, because nothing that is sent would arrive.
+The client goes; the feed ends; the token or session that opened it expires; its right to read was taken away; the client
+takes nothing for too long; it has not taken what was queued. In the last two cases the connection is cut, because nothing
+that is sent would arrive.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from starlette.responses import Response
@@ -18,6 +20,9 @@ from starlette.types import Receive, Scope, Send
 from rollout_api.feeds import Subscriber
 from rollout_api.middleware import abort
 from rollout_api.settings import Limits
+from rollout_api.store import StoreUnavailable
+
+logger = logging.getLogger(__name__)
 
 RETRY = b"retry: 2000\n\n"
 """A browser that lost the stream comes again after two seconds."""
@@ -35,12 +40,14 @@ class EventStream(Response):
         *,
         limits: Limits,
         expires: float | None,
+        is_allowed: Callable[[], Awaitable[bool]],
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._subscription = subscription
         self._limits = limits
+        self._is_allowed = is_allowed
         self._seconds = None if expires is None else max(0.0, expires - clock())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +58,8 @@ class EventStream(Response):
             pump = asyncio.create_task(self._pump(subscriber, send))
             gone = asyncio.create_task(_disconnected(receive))
             dropped = asyncio.create_task(subscriber.dropped.wait())
-            tasks = {pump, gone, dropped}
+            refused = asyncio.create_task(self._refused())
+            tasks = {pump, gone, dropped, refused}
             try:
                 await asyncio.wait(tasks, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
                 is_gone = gone.done()
@@ -66,6 +74,17 @@ class EventStream(Response):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(1.0):
                         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _refused(self) -> None:
+        """Return when the client may no longer read this."""
+        while True:
+            await asyncio.sleep(self._limits.recheck_s)
+            try:
+                if not await self._is_allowed():
+                    return
+            except StoreUnavailable as error:
+                # Rights do not change while nobody can be asked; the server's restart must not end every stream.
+                logger.warning("the right to read events could not be asked for: %s", error)
 
     async def _pump(self, subscriber: Subscriber, send: Send) -> None:
         await self._send(send, RETRY)

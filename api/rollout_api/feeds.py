@@ -1,7 +1,8 @@
 """Events of jobs, once for everybody: one feed per job reads and watches; its subscribers only wait.
 
 The events route subscribes. A feed starts with its first subscriber and ends a while after the last has left. It reads
-through `LiveCache` (so the load on Redis does not depend on the number of clients) and watches the store. What a
+through `LiveCache` (so the load on Redis does not depend on the number of clients) and watches the store, with the rights
+of one of its subscribers: it changes hands when that one leaves, and outlives the last one only as long as the feed. What a
 subscriber does not take in time is not kept: it is dropped, and comes again with the id of its last event.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from rollout_api.store import JobChange, JobStore, NotFound, StoreError
+from rollout_api.store import Forbidden, JobChange, JobStore, NotFound, NotKnown, StoreError
 from rollout_contract.spec import RolloutJob
 
 logger = logging.getLogger(__name__)
@@ -63,9 +64,13 @@ class Event:
 
 
 class Subscriber:
-    """One client's bounded queue. Ends (`None`) when the feed closes, overflows once it is too slow."""
+    """One client's bounded queue. Ends (`None`) when the feed closes, overflows once it is too slow.
 
-    def __init__(self, size: int) -> None:
+    `store` holds the jobs with this client's rights.
+    """
+
+    def __init__(self, size: int, store: JobStore) -> None:
+        self.store = store
         self._queue: deque[Event | None] = deque()
         self._size = size
         self._news = asyncio.Event()
@@ -94,13 +99,12 @@ class Subscriber:
 class Feed:
     """The events of one job, and who waits for them."""
 
-    def __init__(self, namespace: str, name: str, *, store: JobStore, describe: Describe) -> None:
+    def __init__(self, namespace: str, name: str, *, describe: Describe) -> None:
         self.id = secrets.token_hex(4)
         self.is_over = False
         self.subscribers: set[Subscriber] = set()
         self._namespace = namespace
         self._name = name
-        self._store = store
         self._describe = describe
         self._number = 0
         self._remembered: deque[Event] = deque(maxlen=REMEMBERED)
@@ -108,7 +112,9 @@ class Feed:
         self._last_conditions: object = None
         self._job: RolloutJob | None = None
         self._has_job = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._tick())]
+        self._watcher: Subscriber | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._ticking = asyncio.create_task(self._tick())
 
     def add(self, subscriber: Subscriber, last_event_id: str | None) -> None:
         """Give a new subscriber what it has missed (it came again), or how things are (it is new)."""
@@ -117,6 +123,20 @@ class Feed:
         self.subscribers.add(subscriber)
         if self.is_over:
             subscriber.put(None)
+        elif self._watcher not in self.subscribers:
+            self._watch_with(subscriber)
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """A subscriber has left."""
+        self.subscribers.discard(subscriber)
+        if subscriber is self._watcher and self.subscribers and not self.is_over:
+            self._watch_with(next(iter(self.subscribers)))
+
+    def _watch_with(self, subscriber: Subscriber) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        self._watcher = subscriber
+        self._watching = asyncio.create_task(self._watch(subscriber))
 
     def _missed(self, last_event_id: str | None) -> list[Event]:
         """All remembered events after that one, of progress only the newest; without a known id the newest of each."""
@@ -132,14 +152,17 @@ class Feed:
     def close(self) -> None:
         """End the feed and tell its subscribers."""
         self.is_over = True
-        for task in self._tasks:
+        for task in self._tasks():
             task.cancel()
         for subscriber in self.subscribers:
             subscriber.put(None)
 
     async def wait_closed(self) -> None:
         """Return when the feed's tasks have ended."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._ticking, self._watching) if task is not None]
 
     def _publish(self, name: str, data: object) -> None:
         self._number += 1
@@ -160,18 +183,24 @@ class Feed:
             due = max(due + TICK_S, loop.time())
             await asyncio.sleep(due - loop.time())
 
-    async def _watch(self) -> None:
+    async def _watch(self, subscriber: Subscriber) -> None:
         while not self.is_over:
             try:
-                await self._watch_once()
+                await self._watch_once(subscriber.store)
             except NotFound:
                 self._end()
+            except (NotKnown, Forbidden):
+                subscriber.put(None)  # no longer somebody who may see it; others may
+                self.remove(subscriber)
+                if self._watcher is subscriber:
+                    self._watcher = None
+                return
             except StoreError as error:
                 logger.warning("the watch of %s/%s broke off: %s", self._namespace, self._name, error)
                 await asyncio.sleep(WATCH_AGAIN_S)
 
-    async def _watch_once(self) -> None:
-        changes = self._store.watch(self._namespace, self._name)
+    async def _watch_once(self, store: JobStore) -> None:
+        changes = store.watch(self._namespace, self._name)
         try:
             async for change in changes:
                 if change.is_deleted:
@@ -204,8 +233,7 @@ async def close_iterator(changes: AsyncIterator[JobChange]) -> None:
 class Feeds:
     """All feeds of the gateway."""
 
-    def __init__(self, *, store: JobStore, describe: Describe, max_clients: int, queue_size: int) -> None:
-        self._store = store
+    def __init__(self, *, describe: Describe, max_clients: int, queue_size: int) -> None:
         self._describe = describe
         self._max_clients = max_clients
         self._queue_size = queue_size
@@ -220,19 +248,19 @@ class Feeds:
 
     @contextlib.asynccontextmanager
     async def subscribed(
-        self, namespace: str, name: str, last_event_id: str | None
+        self, store: JobStore, namespace: str, name: str, last_event_id: str | None
     ) -> AsyncIterator[Subscriber]:
-        """A subscriber to the job's events while the block runs."""
+        """A subscriber to the job's events while the block runs, with the rights that `store` has."""
         key = (namespace, name)
         feed = self._feed(key)
-        subscriber = Subscriber(self._queue_size)
+        subscriber = Subscriber(self._queue_size, store)
         self.num_clients += 1
         feed.add(subscriber, last_event_id)
         try:
             yield subscriber
         finally:
             self.num_clients -= 1
-            feed.subscribers.discard(subscriber)
+            feed.remove(subscriber)
             if not feed.subscribers:
                 self._let_linger(key, feed)
 
@@ -241,7 +269,7 @@ class Feeds:
             handle.cancel()
         feed = self._feeds.get(key)
         if feed is None or feed.is_over:
-            feed = self._feeds[key] = Feed(*key, store=self._store, describe=self._describe)
+            feed = self._feeds[key] = Feed(*key, describe=self._describe)
         return feed
 
     def _let_linger(self, key: tuple[str, str], feed: Feed) -> None:

@@ -10,17 +10,20 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, Path, Request
 
-from rollout_api.auth import Action, Auth, Identity
+from rollout_api.auth import Auth
 from rollout_api.errors import Kind, Problem, too_many, unavailable
 from rollout_api.feeds import Feeds
+from rollout_api.identity import Action, Identity
 from rollout_api.live import Away, LiveCache, Look
 from rollout_api.metrics import Metrics
+from rollout_api.reach import Servers
 from rollout_api.readiness import Readiness
 from rollout_api.settings import ApiSettings
 from rollout_api.store import JobStore
+from rollout_api.ttl_cache import TtlCache
 from rollout_contract import names
 from rollout_contract.spec import RolloutJob
-from rollout_stream.aio import AsyncSession, Control, Weights
+from rollout_stream.aio import Control, Weights
 
 RESOURCE = names.PLURAL
 
@@ -30,9 +33,12 @@ class Gateway:
     """The parts."""
 
     store: JobStore
-    stream: AsyncSession
+    """Without a caller: for `acting_for` and `check` alone."""
+    servers: Servers
     auth: Auth
     settings: ApiSettings
+    jobs: TtlCache[tuple[str, str], RolloutJob]
+    """Jobs that were just read, for callers whose right to read them was asked for before."""
     live: LiveCache
     feeds: Feeds
     metrics: Metrics
@@ -42,11 +48,22 @@ class Gateway:
 
     def control(self, job: RolloutJob) -> Control:
         """The job's control plane in Redis; nothing is asked yet."""
-        return Control(self.stream, job.ref)
+        return Control(self.servers.of(job), job.ref)
 
     def weights(self, job: RolloutJob) -> Weights:
         """The job's weights in Redis; nothing is asked yet."""
-        return Weights(self.stream, job.ref)
+        return Weights(self.servers.of(job), job.ref)
+
+    def forget(self, job: RolloutJob) -> None:
+        """Something of the job was changed: whoever asks next sees it."""
+        self.jobs.forget((job.metadata.namespace, job.metadata.name))
+        self.live.forget(job.ref)
+
+    async def require(self, identity: Identity, action: Action) -> None:
+        """403 if they may not."""
+        if not await self.auth.may(identity, action):
+            where = f" in namespace {action.namespace}" if action.namespace else " in all namespaces"
+            raise Problem(Kind.FORBIDDEN, f"You may not {action.verb} {action.resource}{where}.")
 
     async def close_streams(self) -> None:
         """End what would otherwise last as long as its client: event streams."""
@@ -122,34 +139,56 @@ JobName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A dependency of every route under `/v1`: the caller may do this, in the namespace and to the job of the path."""
+    """A dependency of every route but the public ones: the caller may do this, in the namespace and to the
+    job of the path.
+    """
 
     verb: str
     resource: str = RESOURCE
 
     async def __call__(self, request: Request, gateway: TheGateway, identity: TheIdentity) -> None:
-        action = Action(
-            self.verb,
-            self.resource,
-            request.path_params.get("namespace", ""),
-            request.path_params.get("name", ""),
-        )
-        if not await gateway.auth.may(identity, action):
-            where = f" in namespace {action.namespace}" if action.namespace else " in all namespaces"
-            raise Problem(Kind.FORBIDDEN, f"You may not {action.verb} {action.resource}{where}.")
+        path = request.path_params
+        action = Action(self.verb, self.resource, path.get("namespace", ""), path.get("name", ""))
+        await gateway.require(identity, action)
 
 
-async def _job(namespace: Namespace, name: JobName, gateway: TheGateway) -> RolloutJob:
-    return await gateway.store.get(namespace, name)
+@dataclass(frozen=True, slots=True)
+class ChecksItself(Allowed):
+    """A dependency of routes whose right depends on more than the path: they ask for it themselves."""
+
+    async def __call__(self, request: Request, gateway: TheGateway, identity: TheIdentity) -> None:
+        """Only that there is an identity."""
+
+
+def _store(gateway: TheGateway, identity: TheIdentity) -> JobStore:
+    return gateway.store.acting_for(identity)
+
+
+TheStore = Annotated[JobStore, Depends(_store)]
+"""The jobs, with the caller's rights."""
+
+
+async def _job_now(namespace: Namespace, name: JobName, store: TheStore) -> RolloutJob:
+    return await store.get(namespace, name)
+
+
+async def _job(
+    namespace: Namespace, name: JobName, gateway: TheGateway, identity: TheIdentity, store: TheStore
+) -> RolloutJob:
+    # whoever may publish weights need not be somebody who may read jobs, and what is kept was read for another caller
+    await gateway.require(identity, Action("get", RESOURCE, namespace, name))
+    return await gateway.jobs.get((namespace, name), lambda: store.get(namespace, name))
 
 
 TheJob = Annotated[RolloutJob, Depends(_job)]
-"""The job that the path names; 404 if there is none."""
+"""The job that the path names, as it was at most a second ago; 404 if there is none."""
+TheJobNow = Annotated[RolloutJob, Depends(_job_now)]
+"""The job that the path names, read for this request."""
 
 
 async def look_at(gateway: Gateway, job: RolloutJob) -> Look:
     """The job's facts, for answers that are nothing without them; 503 if there are none."""
-    look = await gateway.live.get(job.ref)
+    look = await gateway.live.get(job)
     if isinstance(look, Away):
         raise unavailable(look.error.detail)
     return look

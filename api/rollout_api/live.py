@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rollout_api.models import LiveError
+from rollout_api.reach import CredentialsMissing
 from rollout_contract.errors import JobNotFound, StateLost, StreamError, StreamUnavailable
 from rollout_contract.messages import HEARTBEAT_S
 from rollout_contract.names import JobRef
+from rollout_contract.spec import RolloutJob
 from rollout_stream.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ RECENT_EPISODES: Final = 100
 """Of whose returns the mean is shown."""
 FORGET_AFTER_S: Final = 60.0
 
-Reader = Callable[[JobRef], Awaitable[Progress]]
+Reader = Callable[[RolloutJob], Awaitable[Progress]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ def away_of(error: StreamError | TimeoutError) -> Away:
     match error:
         case StateLost() | JobNotFound():
             text = "The stream's server holds no state of this job: it has not been started yet, or was lost."
+        case CredentialsMissing():
+            text = f"The job has a stream's server of its own: {error}."
         case _:
             text = "The stream's server does not answer, or does not let the gateway in."
     reason = type(error).__name__ if isinstance(error, StreamError) else StreamUnavailable.__name__
@@ -100,13 +104,13 @@ class LiveCache:
         self._entries: dict[JobRef, _Entry] = {}
         self._reading: set[asyncio.Task[Any]] = set()
 
-    async def get(self, ref: JobRef) -> Look | Away:
+    async def get(self, job: RolloutJob) -> Look | Away:
         """The job's progress, or why there are none."""
-        entry = self._entries.setdefault(ref, _Entry())
+        entry = self._entries.setdefault(job.ref, _Entry())
         read = entry.newest
         if read is None or self._clock() - read.at >= self._ttl_s:
             if entry.reading is None:
-                entry.reading = asyncio.create_task(self._read(ref, entry))
+                entry.reading = asyncio.create_task(self._read(job, entry))
             read = await asyncio.shield(
                 entry.reading
             )  # a caller that goes must not end the read of the others
@@ -123,26 +127,26 @@ class LiveCache:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, ref: JobRef, entry: _Entry) -> _Read:
+    async def _read(self, job: RolloutJob, entry: _Entry) -> _Read:
         started = self._clock()
         task = asyncio.current_task()
         assert task is not None
         self._reading.add(task)
         try:
-            entry.newest = _Read(await self._result(ref, entry.newest), started)
+            entry.newest = _Read(await self._result(job), started)
             return entry.newest
         finally:
             entry.reading = None
             self._reading.discard(task)
             self._forget_old(started)
 
-    async def _result(self, ref: JobRef, before: _Read | None) -> Progress | Away:
+    async def _result(self, job: RolloutJob) -> Progress | Away:
         try:
             async with asyncio.timeout(self._timeout_s):
-                progress = await self._read_progress(ref)
+                progress = await self._read_progress(job)
         except (TimeoutError, StreamError) as error:
             logger.warning(
-                "job %s: %s", ref, str(error) or f"Redis did not answer within {self._timeout_s:g} s"
+                "job %s: %s", job.ref, str(error) or f"Redis did not answer within {self._timeout_s:g} s"
             )
             self._observe("away")
             return away_of(error)

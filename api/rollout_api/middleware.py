@@ -17,14 +17,18 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollout_api.auth import Auth, Identity
-from rollout_api.errors import Kind, Problem, internal_problem
+from rollout_api.auth import Auth
+from rollout_api.errors import Kind, Problem, internal_problem, unauthenticated, unavailable
+from rollout_api.identity import Identity
 from rollout_api.settings import ApiSettings, Limits
+from rollout_api.store import StoreUnavailable
 
 access_logger = logging.getLogger("rollout_api.access")
 
 PUBLIC: Final = frozenset({("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/"), ("POST", "/login")})
 """All that answers without an identity. The page without one is a login form; `/login` takes the token."""
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Asked by machines, in a cluster under any name: nobody looks at a token there."""
 
 SESSION_COOKIE: Final = "rollout_session"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -101,7 +105,8 @@ class HostCheck:
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (problem := self._problem(Headers(scope=scope))):
+        is_probe = scope["path"] in PROBES and not self._settings.is_loopback
+        if scope["type"] == "http" and not is_probe and (problem := self._problem(Headers(scope=scope))):
             await problem.response()(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -137,9 +142,13 @@ class Authentication:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        identity = await self._identity(headers, scope["method"])
+        try:
+            identity = None if scope["path"] in PROBES else await self._identity(headers, scope["method"])
+        except StoreUnavailable as error:
+            await unavailable(str(error)).response()(scope, receive, send)
+            return
         if identity is None and (scope["method"], scope["path"]) not in PUBLIC:
-            await _unauthenticated("authorization" in headers).response()(scope, receive, send)
+            await self._unknown("authorization" in headers).response()(scope, receive, send)
             return
         scope.setdefault("state", {})["identity"] = identity
         await self._app(scope, receive, send)
@@ -153,11 +162,9 @@ class Authentication:
             return await self._auth.identity_of_session(cookie)
         return await self._auth.authenticate(None)
 
-
-def _unauthenticated(had_token: bool) -> Problem:
-    how = "Send the header `Authorization: Bearer TOKEN`; a local run prints its token and keeps it in its directory."
-    what = "The token is not valid. " if had_token else "There is no valid token with the request. "
-    return Problem(Kind.UNAUTHENTICATED, what + how, headers={"www-authenticate": 'Bearer realm="rollout"'})
+    def _unknown(self, had_token: bool) -> Problem:
+        what = "The token is not valid." if had_token else "There is no valid token with the request."
+        return unauthenticated(f"{what} Send the header `Authorization: Bearer TOKEN`. {self._auth.hint}")
 
 
 def session_cookie(headers: Headers) -> str | None:

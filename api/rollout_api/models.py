@@ -45,6 +45,8 @@ class ListMeta(ApiModel):
 
     continue_: Annotated[str, Field(alias="continue")] = ""
     """Ask for the next page with this; empty: this was the last."""
+    unknown: list[str] | None = None
+    """`namespace/name` of jobs that are there too, but hold what this version of the gateway does not know."""
 
 
 class JobList(ApiModel):

@@ -26,10 +26,16 @@ class Readiness:
     """The checks, and what they last said."""
 
     def __init__(
-        self, store: JobStore, stream: AsyncSession, *, clock: Callable[[], float] = time.monotonic
+        self,
+        store: JobStore,
+        stream: Callable[[], AsyncSession],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._stream = stream
+        self.is_ending = False
+        """Set once the program was asked to end: what comes now should go to another."""
         self._clock = clock
         self._lock = asyncio.Lock()
         self._checked_at = float("-inf")
@@ -41,11 +47,15 @@ class Readiness:
             if self._clock() - self._checked_at >= TTL_S:
                 store, stream = await asyncio.gather(
                     _checked("the store", self._store.check()),
-                    _checked("Redis", check_server(self._stream)),
+                    _checked("Redis", self._check_stream()),
                 )
                 self._checks = {"store": store, "stream": stream}
                 self._checked_at = self._clock()
-            return self._checks
+            ending = {"gateway": "is ending"} if self.is_ending else {}
+            return {**self._checks, **ending}
+
+    async def _check_stream(self) -> None:
+        await check_server(self._stream())
 
 
 async def _checked(what: str, check: Coroutine[Any, Any, object]) -> str:

@@ -38,6 +38,10 @@ class Limits:
     """A Redis that does not answer in this time is away."""
     keep_alive_s: float = 15.0
     """An event stream without events says so often that it is there."""
+    recheck_s: float = 30.0
+    """Whether the client of an event stream still may read it is asked this often."""
+    job_ttl_s: float = 1.0
+    """A job is read at most once in this time for those who only look at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class ApiSettings:
     """Names that a `Host` header may have, beside those of loopback when bound there; empty elsewhere: any."""
     secure_cookie: bool = False
     """The page's cookie is sent over HTTPS only; True behind TLS."""
+    namespaces: tuple[str, ...] = ()
+    """What is looked through for a caller who wants the jobs of all namespaces, but may list those of some only."""
     limits: Limits = field(default_factory=Limits)
 
     @property

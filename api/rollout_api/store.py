@@ -1,8 +1,8 @@
 """Where jobs are kept: the protocol that every store speaks, its errors, and the label selector.
 
 The routes call it; what implements it is composed from outside: the local run's `job.json`
-(`rollout_cli.local.job_file`), or the Kubernetes API. A store keeps and hands out whole `RolloutJob`s; it checks
-nothing of their meaning (the routes do, with the contract) and knows nothing of Redis.
+(`rollout_cli.local.job_store`), or the Kubernetes API (`kube.store`). A store keeps and hands out whole `RolloutJob`s; it
+checks nothing of their meaning (the routes do, with the contract) and knows nothing of Redis.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from rollout_api.identity import Identity
 from rollout_contract.errors import RolloutError
 from rollout_contract.spec import RolloutJob
 
@@ -36,16 +37,44 @@ class Unsupported(StoreError):
     """This store cannot do that at all."""
 
 
+class Refused(StoreError):
+    """The store's own rules refuse it: an admission check, a quota, a field that it does not know."""
+
+
+class Unknown(StoreError):
+    """The job holds what this version of the gateway does not know: it was written by a newer one."""
+
+
+class PageExpired(StoreError):
+    """The token of the next page is too old: list from the beginning."""
+
+
+class NotKnown(StoreError):
+    """The caller's token is not valid (any more)."""
+
+
+class Forbidden(StoreError):
+    """The caller may not do this."""
+
+
 class StoreUnavailable(StoreError):
-    """The store does not answer; the same call may succeed later."""
+    """The store does not answer, or has too much to do; the same call may succeed later."""
+
+    def __init__(self, text: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs in order of (namespace, name). `continue_token` asks for the next page; empty: there is none."""
+    """Some jobs in order of (namespace, name). `continue_token` asks for the next page; empty: there is none.
+
+    `unknown` names jobs (`namespace/name`) that are there, but hold what this version of the gateway does not know.
+    """
 
     jobs: Sequence[RolloutJob]
     continue_token: str = ""
+    unknown: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +89,21 @@ class JobChange:
 class JobStore(Protocol):
     """Jobs by (namespace, name). Every job handed out has `metadata.namespace`, `uid`, `resource_version`,
     `generation` and `creation_timestamp` set; `resource_version` changes with every write of spec, metadata or status.
+
+    Every call but `check` is made for a caller: see `acting_for`. NotKnown or Forbidden where the caller may not;
+    SpecError, with every fault, where the store finds some in a job; StoreUnavailable.
     """
+
+    def acting_for(self, caller: Identity) -> JobStore:
+        """The same store with this caller's rights; a store that knows no rights gives itself."""
+        ...
 
     async def list(
         self, namespace: str | None, *, selector: LabelSelector, limit: int, continue_token: str = ""
     ) -> JobPage:
-        """At most `limit` jobs of a namespace (None: of all) whose labels match. Unsupported: an unknown token."""
+        """At most `limit` jobs of a namespace (None: of all) whose labels match. Unsupported: an unknown token;
+        PageExpired.
+        """
         ...
 
     async def get(self, namespace: str, name: str) -> RolloutJob:
@@ -99,7 +137,7 @@ class JobStore(Protocol):
 
     def watch(self, namespace: str, name: str) -> AsyncIterator[JobChange]:
         """The job as it is now, then each change, until it is deleted. The iterator is closed by `aclose()`, also
-        when its task is cancelled. NotFound at the first step; StoreUnavailable when it breaks off.
+        when its task is cancelled. NotFound at the first step; StoreUnavailable when it breaks off; NotKnown, Forbidden.
         """
         ...
 

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from rollout_api.models import CurvePoint, JobStatus, WorkerList
+from rollout_api.store import JobPage
 from rollout_api.web import render
 from rollout_cli.local.job_file import JobFile
 from rollout_contract.spec import RolloutJob, parse_manifest
@@ -195,7 +196,11 @@ def test_a_curve_that_is_flat_or_single() -> None:
 def test_a_list_of_jobs_links_to_each(make_manifest: Any) -> None:
     documents = [make_manifest(), make_manifest(suspend=True)]
     documents[1]["metadata"] = {"name": "other", "namespace": "rl"}
-    page = Page(render.list_page("nonce", [parse_manifest(d) for d in documents], more=True))
+    jobs = JobPage([parse_manifest(d) for d in documents], "more", unknown=["rl/<newer>"])
+    html = render.list_page("nonce", jobs)
+    page = Page(html)
+    assert "The first 2 are shown" in html
+    assert "rl/&lt;newer&gt;" in html
     links = [attrs["href"] for tag, attrs in page.elements if tag == "a"]
     assert links == ["/", "/?namespace=default&job=cartpole", "/?namespace=rl&job=other"]
 

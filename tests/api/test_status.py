@@ -17,9 +17,8 @@ from rollout_api.settings import Limits
 from rollout_cli.local.job_file import JobFile
 from rollout_cli.local.job_store import LocalStore
 from rollout_contract.errors import StreamUnavailable
-from rollout_contract.names import JobRef
 from rollout_contract.seeds import seed_of
-from rollout_contract.spec import RolloutJob
+from rollout_contract.spec import RolloutJob, parse_manifest
 from rollout_stream.aio import AsyncSession, Control
 
 CONDITION = {
@@ -315,19 +314,21 @@ async def test_metrics_of_gateway_and_job(client: httpx2.AsyncClient, path: str,
 class TestLiveCache:
     """One read per job and second, whoever asks."""
 
-    REF = JobRef("default", "cartpole", "0" * 32)
+    @pytest.fixture
+    def looked_at(self, manifest: dict[str, Any]) -> RolloutJob:
+        return parse_manifest({**manifest, "metadata": {"name": "cartpole", "uid": "0" * 32}})
 
-    async def test_callers_at_once_share_a_read(self) -> None:
+    async def test_callers_at_once_share_a_read(self, looked_at: RolloutJob) -> None:
         reads, go = [], asyncio.Event()
 
-        async def read(ref: JobRef) -> Any:
-            reads.append(ref)
+        async def read(job: RolloutJob) -> Any:
+            reads.append(job)
             await go.wait()
             return len(reads)
 
         now = [0.0]
         cache = LiveCache(read, ttl_s=1.0, timeout_s=5.0, clock=lambda: now[0])
-        callers = [asyncio.create_task(cache.get(self.REF)) for _ in range(50)]
+        callers = [asyncio.create_task(cache.get(looked_at)) for _ in range(50)]
         await asyncio.sleep(0)
         callers[0].cancel()  # the first one began the read: the others still get it
         await asyncio.sleep(0)
@@ -335,45 +336,46 @@ class TestLiveCache:
         looks = await asyncio.gather(*callers[1:])
         assert looks == [Look(1, 0.0)] * 49  # type: ignore[arg-type]
         now[0] = 0.9
-        assert await cache.get(self.REF) == Look(1, 0.9)  # type: ignore[arg-type]
+        assert await cache.get(looked_at) == Look(1, 0.9)  # type: ignore[arg-type]
         now[0] = 1.0
-        assert await cache.get(self.REF) == Look(2, 0.0)  # type: ignore[arg-type]
-        cache.forget(self.REF)
-        assert await cache.get(self.REF) == Look(3, 0.0)  # type: ignore[arg-type]
+        assert await cache.get(looked_at) == Look(2, 0.0)  # type: ignore[arg-type]
+        cache.forget(looked_at.ref)
+        assert await cache.get(looked_at) == Look(3, 0.0)  # type: ignore[arg-type]
 
-    async def test_a_server_that_is_away_is_not_asked_by_everybody(self) -> None:
+    async def test_a_server_that_is_away_is_not_asked_by_everybody(self, looked_at: RolloutJob) -> None:
         reads = []
 
-        async def read(ref: JobRef) -> Any:
-            reads.append(ref)
+        async def read(job: RolloutJob) -> Any:
+            reads.append(job)
             raise StreamUnavailable("Redis at 192.0.2.1:6379 cannot be reached")
 
         cache = LiveCache(read, ttl_s=1.0, timeout_s=5.0, clock=lambda: 0.0)
         for _ in range(3):
-            away = await cache.get(self.REF)
+            away = await cache.get(looked_at)
             assert isinstance(away, Away)
             assert "192.0.2.1" not in away.error.detail
         assert len(reads) == 1
 
-    async def test_a_read_that_hangs_is_given_up(self) -> None:
-        async def read(ref: JobRef) -> Any:
+    async def test_a_read_that_hangs_is_given_up(self, looked_at: RolloutJob) -> None:
+        async def read(job: RolloutJob) -> Any:
             await asyncio.Event().wait()
 
         cache = LiveCache(read, ttl_s=1.0, timeout_s=0.01)
-        assert isinstance(await cache.get(self.REF), Away)
+        assert isinstance(await cache.get(looked_at), Away)
         await cache.aclose()
 
-    async def test_jobs_that_nobody_asks_for_are_forgotten(self) -> None:
+    async def test_jobs_that_nobody_asks_for_are_forgotten(self, looked_at: RolloutJob) -> None:
         now = [0.0]
 
-        async def read(ref: JobRef) -> Any:
-            return ref
+        async def read(job: RolloutJob) -> Any:
+            return job
 
         cache = LiveCache(read, ttl_s=1.0, timeout_s=1.0, clock=lambda: now[0])
         for i in range(100):
-            await cache.get(JobRef("default", f"job-{i}", "0" * 32))
+            other = looked_at.metadata.model_copy(update={"name": f"job-{i}"})
+            await cache.get(looked_at.model_copy(update={"metadata": other}))
         now[0] = 100.0
-        await cache.get(self.REF)
+        await cache.get(looked_at)
         assert len(cache._entries) == 1
 
 

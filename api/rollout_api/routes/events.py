@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from rollout_api.errors import Kind, documented, too_many
 from rollout_api.event_stream import EventStream
-from rollout_api.gateway import Allowed, TheGateway, TheIdentity, TheJob
+from rollout_api.gateway import RESOURCE, Allowed, TheGateway, TheIdentity, TheJob, TheStore
+from rollout_api.identity import Action
 from rollout_api.routes.jobs import JOB
 
 router = APIRouter(tags=["status"])
@@ -31,13 +32,14 @@ _RESPONSE: Final[dict[int | str, dict[str, Any]]] = {
     JOB + "/events",
     summary="A job's events, as they happen",
     response_class=Response,
-    dependencies=[Depends(Allowed("get"))],
+    dependencies=[Depends(Allowed("watch"))],
     responses=_RESPONSE | documented(Kind.NOT_FOUND, Kind.TOO_MANY, Kind.UNAVAILABLE),
 )
 async def stream_events(
     job: TheJob,
     gateway: TheGateway,
     identity: TheIdentity,
+    store: TheStore,
     last_event_id: Annotated[
         str | None,
         Header(
@@ -53,5 +55,11 @@ async def stream_events(
     """
     if gateway.feeds.is_full:
         raise too_many("As many event streams are open as the gateway allows.")
-    subscription = gateway.feeds.subscribed(job.metadata.namespace, job.metadata.name, last_event_id)
-    return EventStream(subscription, limits=gateway.settings.limits, expires=identity.expires)
+    namespace, name = job.metadata.namespace, job.metadata.name
+    subscription = gateway.feeds.subscribed(store, namespace, name, last_event_id)
+    return EventStream(
+        subscription,
+        limits=gateway.settings.limits,
+        expires=identity.expires,
+        is_allowed=lambda: gateway.auth.may(identity, Action("watch", RESOURCE, namespace, name)),
+    )

@@ -11,7 +11,9 @@ from starlette.responses import JSONResponse, Response
 
 from rollout_api import metrics
 from rollout_api.errors import documented
-from rollout_api.gateway import Allowed, Gateway, TheGateway
+from rollout_api.gateway import ChecksItself, Gateway, TheGateway, TheIdentity
+from rollout_api.identity import Identity
+from rollout_api.listing import list_visible
 from rollout_api.live import Look
 from rollout_api.models import Health, Live
 from rollout_api.readiness import OK
@@ -50,21 +52,22 @@ async def readyz(gateway: TheGateway) -> JSONResponse:
     "/metrics",
     summary="Metrics for Prometheus",
     response_class=Response,
-    dependencies=[Depends(Allowed("list"))],
+    dependencies=[Depends(ChecksItself("list"))],
     responses=_METRICS | documented(),
 )
-async def get_metrics(gateway: TheGateway) -> Response:
-    """The gateway's own, and the live numbers of jobs (the first hundred)."""
-    return Response(gateway.metrics.exposition(await _live_jobs(gateway)), media_type=metrics.CONTENT_TYPE)
+async def get_metrics(gateway: TheGateway, identity: TheIdentity) -> Response:
+    """The gateway's own, and the live numbers of jobs (the first hundred that the caller may list)."""
+    jobs = await _live_jobs(gateway, identity)
+    return Response(gateway.metrics.exposition(jobs), media_type=metrics.CONTENT_TYPE)
 
 
-async def _live_jobs(gateway: Gateway) -> list[tuple[str, str, Live]]:
+async def _live_jobs(gateway: Gateway, identity: Identity) -> list[tuple[str, str, Live]]:
     try:
-        page = await gateway.store.list(None, selector=LabelSelector(), limit=MAX_JOBS)
+        page = await list_visible(gateway, identity, selector=LabelSelector(), limit=MAX_JOBS)
     except StoreError as error:
         logger.warning("no metrics of jobs: %s", error)
         return []
-    looks = await asyncio.gather(*(gateway.live.get(job.ref) for job in page.jobs))
+    looks = await asyncio.gather(*(gateway.live.get(job) for job in page.jobs))
     return [
         (job.metadata.namespace, job.metadata.name, live_of(look))
         for job, look in zip(page.jobs, looks, strict=True)

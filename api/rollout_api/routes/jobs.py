@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -11,7 +12,17 @@ from starlette.responses import JSONResponse
 from rollout_api import bodies
 from rollout_api.conditional import entity_tag
 from rollout_api.errors import Kind, Problem, documented, spec_problem
-from rollout_api.gateway import Allowed, JobName, Namespace, TheGateway, TheJob
+from rollout_api.gateway import (
+    Allowed,
+    ChecksItself,
+    JobName,
+    Namespace,
+    TheGateway,
+    TheIdentity,
+    TheJobNow,
+    TheStore,
+)
+from rollout_api.listing import list_visible
 from rollout_api.merge_patch import merged
 from rollout_api.models import JobList, ListMeta
 from rollout_api.openapi import JOB_EXAMPLE
@@ -77,18 +88,27 @@ def job_response(job: RolloutJob, status: int = 200) -> JSONResponse:
     return JSONResponse(job.to_document(), status, headers)
 
 
-async def _listed(store: JobStore, namespace: str | None, limit: int, token: str, selector: str) -> JobList:
+def _selector(text: str) -> LabelSelector:
     try:
-        parsed = LabelSelector.parse(selector)
+        return LabelSelector.parse(text)
     except ValueError as error:
         raise Problem(Kind.INVALID, f"query.labelSelector: {error}.") from error
+
+
+@contextmanager
+def _told_of_token(token: str) -> Iterator[None]:
+    """What a store does not know of a page's token is a fault of the request."""
     try:
-        page: JobPage = await store.list(namespace, selector=parsed, limit=limit, continue_token=token)
+        yield
     except Unsupported as error:
         if not token:
             raise
         raise Problem(Kind.INVALID, f"query.continue: {error}.") from error
-    return JobList(metadata=ListMeta(continue_=page.continue_token), items=list(page.jobs))
+
+
+def _job_list(page: JobPage) -> JobList:
+    metadata = ListMeta(continue_=page.continue_token, unknown=list(page.unknown) or None)
+    return JobList(metadata=metadata, items=list(page.jobs))
 
 
 @router.get(
@@ -96,31 +116,43 @@ async def _listed(store: JobStore, namespace: str | None, limit: int, token: str
     summary="List a namespace's jobs",
     response_model_exclude_none=True,
     dependencies=[Depends(Allowed("list"))],
-    responses=documented(Kind.INVALID, Kind.UNAVAILABLE),
+    responses=documented(Kind.PAGE_EXPIRED, Kind.INVALID, Kind.UNAVAILABLE),
 )
 async def list_jobs(
     namespace: Namespace,
-    gateway: TheGateway,
+    store: TheStore,
     limit: Limit = 100,
     continue_: Continue = "",
     label_selector: Selector = "",
 ) -> JobList:
     """Jobs in order of their names, a page at a time."""
-    return await _listed(gateway.store, namespace, limit, continue_, label_selector)
+    selector = _selector(label_selector)
+    with _told_of_token(continue_):
+        page = await store.list(namespace, selector=selector, limit=limit, continue_token=continue_)
+    return _job_list(page)
 
 
 @router.get(
     "/v1/rolloutjobs",
     summary="List the jobs of all namespaces",
     response_model_exclude_none=True,
-    dependencies=[Depends(Allowed("list"))],
-    responses=documented(Kind.INVALID, Kind.UNAVAILABLE),
+    dependencies=[Depends(ChecksItself("list"))],
+    responses=documented(Kind.PAGE_EXPIRED, Kind.INVALID, Kind.UNAVAILABLE),
 )
 async def list_all_jobs(
-    gateway: TheGateway, limit: Limit = 100, continue_: Continue = "", label_selector: Selector = ""
+    gateway: TheGateway,
+    identity: TheIdentity,
+    limit: Limit = 100,
+    continue_: Continue = "",
+    label_selector: Selector = "",
 ) -> JobList:
-    """Jobs in order of namespace and name, a page at a time."""
-    return await _listed(gateway.store, None, limit, continue_, label_selector)
+    """Jobs in order of namespace and name, a page at a time: of all namespaces for callers who may list jobs in all,
+    else of those of the installation in which they may.
+    """
+    selector = _selector(label_selector)
+    with _told_of_token(continue_):
+        page = await list_visible(gateway, identity, selector=selector, limit=limit, continue_token=continue_)
+    return _job_list(page)
 
 
 @router.post(
@@ -140,12 +172,12 @@ async def list_all_jobs(
     openapi_extra=_MANIFEST_BODY,
 )
 async def create_job(
-    request: Request, namespace: Namespace, gateway: TheGateway, dry_run: DryRun = None
+    request: Request, namespace: Namespace, store: TheStore, dry_run: DryRun = None
 ) -> JSONResponse:
     """The body is the manifest. Everything that is wrong with it is listed, each with its path."""
     document = await bodies.read_manifest(request)
     job = parse_manifest(_in_namespace(document, namespace))
-    created = await gateway.store.create(job, dry_run=dry_run is not None)
+    created = await store.create(job, dry_run=dry_run is not None)
     response = job_response(created, 201)
     response.headers["location"] = JOB.format(namespace=namespace, name=created.metadata.name)
     return response
@@ -170,7 +202,7 @@ def _in_namespace(document: object, namespace: str) -> object:
     dependencies=[Depends(Allowed("get"))],
     responses=documented(Kind.NOT_FOUND, Kind.UNAVAILABLE),
 )
-async def get_job(job: TheJob) -> JSONResponse:
+async def get_job(job: TheJobNow) -> JSONResponse:
     """The job as it is kept: what is wanted (`spec`) and what was seen (`status`). Live numbers: `/status`."""
     return job_response(job)
 
@@ -198,6 +230,7 @@ async def patch_job(
     namespace: Namespace,
     name: JobName,
     gateway: TheGateway,
+    store: TheStore,
     dry_run: DryRun = None,
     if_match: IfMatch = None,
 ) -> JSONResponse:
@@ -208,8 +241,9 @@ async def patch_job(
     patch = await bodies.read_merge_patch(request)
     _check_patch(patch)
     job = await _patched(
-        gateway.store, namespace, name, patch, dry_run=dry_run is not None, if_match=_tag_of(if_match)
+        store, namespace, name, patch, dry_run=dry_run is not None, if_match=_tag_of(if_match)
     )
+    gateway.forget(job)
     return job_response(job)
 
 
@@ -283,16 +317,21 @@ def _changed(version: str | None) -> Problem:
     ),
 )
 async def delete_job(
-    namespace: Namespace, name: JobName, gateway: TheGateway, if_match: IfMatch = None
+    namespace: Namespace,
+    name: JobName,
+    gateway: TheGateway,
+    store: TheStore,
+    if_match: IfMatch = None,
 ) -> JSONResponse:
     """Ask for the job's end: workers are drained and its data goes with it. Answers the job as it was."""
     version = _tag_of(if_match)
     try:
-        job = await gateway.store.delete(namespace, name, resource_version=version)
+        job = await store.delete(namespace, name, resource_version=version)
     except Conflict as error:
         if version is None:
             raise
         raise Problem(Kind.PRECONDITION_FAILED, str(error)) from error
+    gateway.forget(job)
     return job_response(job)
 
 
@@ -304,9 +343,13 @@ async def delete_job(
     dependencies=[Depends(Allowed("patch"))],
     responses=documented(Kind.NOT_FOUND, Kind.CONFLICT, Kind.IMMUTABLE, Kind.UNAVAILABLE),
 )
-async def suspend_job(namespace: Namespace, name: JobName, gateway: TheGateway) -> JSONResponse:
+async def suspend_job(
+    namespace: Namespace, name: JobName, gateway: TheGateway, store: TheStore
+) -> JSONResponse:
     """Workers finish their batches and go; everything else stays. `Suspended` is True once none is left."""
-    return job_response(await _patched(gateway.store, namespace, name, {"spec": {"suspend": True}}))
+    job = await _patched(store, namespace, name, {"spec": {"suspend": True}})
+    gateway.forget(job)
+    return job_response(job)
 
 
 @router.post(
@@ -317,9 +360,13 @@ async def suspend_job(namespace: Namespace, name: JobName, gateway: TheGateway) 
     dependencies=[Depends(Allowed("patch"))],
     responses=documented(Kind.NOT_FOUND, Kind.CONFLICT, Kind.IMMUTABLE, Kind.UNAVAILABLE),
 )
-async def resume_job(namespace: Namespace, name: JobName, gateway: TheGateway) -> JSONResponse:
+async def resume_job(
+    namespace: Namespace, name: JobName, gateway: TheGateway, store: TheStore
+) -> JSONResponse:
     """Workers are made again, and go on where the job was."""
-    return job_response(await _patched(gateway.store, namespace, name, {"spec": {"suspend": False}}))
+    job = await _patched(store, namespace, name, {"spec": {"suspend": False}})
+    gateway.forget(job)
+    return job_response(job)
 
 
 @router.post(
@@ -331,7 +378,7 @@ async def resume_job(namespace: Namespace, name: JobName, gateway: TheGateway) -
     dependencies=[Depends(Allowed("patch"))],
     responses=documented(Kind.NOT_FOUND, Kind.NOT_POSSIBLE, Kind.UNAVAILABLE),
 )
-async def complete_job(job: TheJob, gateway: TheGateway) -> JSONResponse:
+async def complete_job(job: TheJobNow, gateway: TheGateway) -> JSONResponse:
     """No further batch is taken, readers come to their end, and the job becomes Complete."""
     if is_true(job.status, ConditionType.FAILED):
         raise Problem(Kind.NOT_POSSIBLE, "The job has failed; a finished job stays as it is.")
@@ -342,5 +389,5 @@ async def complete_job(job: TheJob, gateway: TheGateway) -> JSONResponse:
         )
         if (await control.read_control()).ended == EndKind.FAILED:
             raise Problem(Kind.NOT_POSSIBLE, "The job has failed; a finished job stays as it is.")
-        gateway.live.forget(job.ref)
+        gateway.forget(job)
     return job_response(job, 202)

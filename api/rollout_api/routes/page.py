@@ -13,10 +13,11 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from rollout_api.auth import Action, Identity
 from rollout_api.bodies import media_type_of
 from rollout_api.errors import Kind, Problem
 from rollout_api.gateway import RESOURCE, Gateway, TheGateway
+from rollout_api.identity import Action, Identity
+from rollout_api.listing import list_visible
 from rollout_api.live import Look
 from rollout_api.middleware import SESSION_COOKIE, session_cookie
 from rollout_api.models import Episodes, WorkerList
@@ -46,7 +47,7 @@ async def show_page(
     identity: Identity | None = request.state.identity
     nonce = secrets.token_urlsafe(16)
     if identity is None:
-        return _html(render.login_page(nonce), nonce, status=401)
+        return _html(render.login_page(nonce, gateway.auth.hint), nonce, status=401)
     response = _html(await _page(gateway, identity, nonce, namespace, job), nonce)
     cookie = session_cookie(request.headers)
     renewed = await gateway.auth.renew_session(cookie) if cookie else None
@@ -56,25 +57,31 @@ async def show_page(
 
 
 async def _page(gateway: Gateway, identity: Identity, nonce: str, namespace: str, name: str) -> str:
+    if namespace and not names.NAMESPACE.fullmatch(namespace):
+        raise Problem(Kind.NOT_FOUND, "There is no such namespace.")
+    store = gateway.store.acting_for(identity)
     if name:
-        await _require(gateway, identity, Action("get", RESOURCE, namespace, name))
-        if not (names.NAMESPACE.fullmatch(namespace) and names.JOB_NAME.fullmatch(name)):
+        if not (namespace and names.JOB_NAME.fullmatch(name)):
             raise Problem(Kind.NOT_FOUND, "There is no such job.")
-        return await _job_page(gateway, nonce, await gateway.store.get(namespace, name))
-    await _require(gateway, identity, Action("list", RESOURCE))
-    page = await gateway.store.list(None, selector=LabelSelector(), limit=MAX_JOBS)
-    if len(page.jobs) == 1 and not page.continue_token:
+        await gateway.require(identity, Action("get", RESOURCE, namespace, name))
+        return await _job_page(gateway, nonce, await store.get(namespace, name))
+    if namespace:
+        await gateway.require(identity, Action("list", RESOURCE, namespace))
+        page = await store.list(namespace, selector=LabelSelector(), limit=MAX_JOBS)
+        return render.list_page(nonce, page, namespace=namespace)
+    try:
+        page = await list_visible(gateway, identity, selector=LabelSelector(), limit=MAX_JOBS)
+    except Problem as problem:
+        if problem.kind is not Kind.FORBIDDEN:
+            raise
+        return render.namespace_page(nonce, identity.name)
+    if len(page.jobs) == 1 and not page.continue_token and not page.unknown:
         return await _job_page(gateway, nonce, page.jobs[0])
-    return render.list_page(nonce, page.jobs, more=bool(page.continue_token))
-
-
-async def _require(gateway: Gateway, identity: Identity, action: Action) -> None:
-    if not await gateway.auth.may(identity, action):
-        raise Problem(Kind.FORBIDDEN, f"You may not {action.verb} {action.resource}.")
+    return render.list_page(nonce, page)
 
 
 async def _job_page(gateway: Gateway, nonce: str, job: RolloutJob) -> str:
-    look = await gateway.live.get(job.ref)
+    look = await gateway.live.get(job)
     workers, episodes = WorkerList(items=[]), None
     if isinstance(look, Look):
         workers = WorkerList(items=[worker_row(beat, look.server_now) for beat in look.facts.workers])
@@ -107,7 +114,7 @@ async def sign_in(request: Request, gateway: TheGateway) -> Response:
     session = await gateway.auth.open_session(fields.get("token", [""])[0].strip())
     if session is None:
         nonce = secrets.token_urlsafe(16)
-        return _html(render.login_page(nonce, was_refused=True), nonce, status=401)
+        return _html(render.login_page(nonce, gateway.auth.hint, was_refused=True), nonce, status=401)
     response = RedirectResponse("/", status_code=303)
     _set_cookie(response, session, gateway)
     return response

@@ -91,6 +91,6 @@ async def put_seed(
     except ValueError as error:
         raise Problem(Kind.INVALID, f"header.If-Match: {error}.") from error
     state = await gateway.control(job).set_seed(body.seed, expected_epoch=expected)
-    gateway.live.forget(job.ref)
+    gateway.forget(job)
     response.headers["etag"] = entity_tag(str(state.epoch))
     return Seed(seed=state.seed, epoch=state.epoch)

@@ -23,7 +23,7 @@ async def get_status(job: TheJob, gateway: TheGateway) -> JobStatus:
     """The first half comes from the resource, `live` from Redis, each part with its age. If Redis is away, `live` is
     null and `liveError` says why.
     """
-    return status_of(job, await gateway.live.get(job.ref))
+    return status_of(job, await gateway.live.get(job))
 
 
 @router.get(

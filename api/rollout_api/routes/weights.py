@@ -38,7 +38,9 @@ RESOURCE: Final = "rolloutjobs/weights"
 MEDIA_TYPE: Final = "application/vnd.safetensors"
 CURLS_DEFAULT: Final = "application/x-www-form-urlencoded"
 """What `curl --data-binary` says of every body that nobody named: as good as nothing said. The bytes are checked anyway."""
-TAKEN: Final = frozenset({"", "application/octet-stream", "application/x-safetensors", MEDIA_TYPE, CURLS_DEFAULT})
+TAKEN: Final = frozenset(
+    {"", "application/octet-stream", "application/x-safetensors", MEDIA_TYPE, CURLS_DEFAULT}
+)
 LATEST: Final = "latest"
 PIECE_BYTES: Final = 256 * 1024
 _VERSION: Final = r"^([1-9][0-9]{0,15}|latest)$"
@@ -122,7 +124,7 @@ async def put_weights(
         record = await upload.receive_weights(
             request.stream(), asked, weights, count=gateway.metrics.uploaded_bytes.inc
         )
-    gateway.live.forget(job.ref)
+    gateway.forget(job)
     published = Published(policy_version=record.version, size_bytes=record.size, digest=record.digest)
     path = JOB.format(namespace=job.metadata.namespace, name=job.metadata.name)
     headers = {"etag": entity_tag(str(record.version)), "location": f"{path}/weights/{record.version}"}

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Final
 
 from rollout_api.models import CurvePoint, Episodes, JobStatus, Live, WorkerList
+from rollout_api.store import JobPage
 from rollout_contract.spec import RolloutJob
 from rollout_contract.status import State
 
@@ -23,8 +24,8 @@ KINDS: Final = {State.RUNNING: "good", State.COMPLETE: "good", State.FAILED: "ba
 """How a state looks; the others are plain."""
 
 
-def login_page(nonce: str, *, was_refused: bool = False) -> str:
-    """The form that takes the token."""
+def login_page(nonce: str, hint: str, *, was_refused: bool = False) -> str:
+    """The form that takes the token. `hint` says where to find one."""
     refused = '<p class="bad" role="alert">This token is not valid.</p>' if was_refused else ""
     return _document(
         nonce,
@@ -33,19 +34,35 @@ def login_page(nonce: str, *, was_refused: bool = False) -> str:
 <form method="post" action="/login">
 <label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
 <button>Sign in</button></form>
-<p class="soft">A local run prints its token, and keeps it in a file of its run directory.</p></div>""",
+<p class="soft">{escape(hint)}</p></div>""",
         script=False,
     )
 
 
-def list_page(nonce: str, jobs: Sequence[RolloutJob], *, more: bool) -> str:
-    """All jobs, each a link to its page."""
-    rows = "".join(_job_row(job) for job in jobs)
+def list_page(nonce: str, page: JobPage, *, namespace: str = "") -> str:
+    """All jobs of a namespace (empty: of all that the caller may see), each a link to its page."""
+    rows = "".join(_job_row(job) for job in page.jobs)
     if not rows:
         rows = '<tr><td colspan="6" class="soft">There is no job.</td></tr>'
-    note = f'<p class="soft">The first {len(jobs)} are shown.</p>' if more else ""
+    note = f'<p class="soft">The first {len(page.jobs)} are shown.</p>' if page.continue_token else ""
+    if page.unknown:
+        others = escape(", ".join(page.unknown))
+        note += f'<p class="bad">Not shown, because they hold what this gateway does not know: {others}</p>'
     table = _table(("Namespace", "Name", "State", "Workers", "Frames", "Suspended"), rows)
-    return _document(nonce, "Jobs", f'<h2>Jobs</h2><div class="card">{table}{note}</div>')
+    title = f"Jobs in {namespace}" if namespace else "Jobs"
+    return _document(nonce, title, f'<h2>{escape(title)}</h2><div class="card">{table}{note}</div>')
+
+
+def namespace_page(nonce: str, who: str) -> str:
+    """A form that asks for a namespace, for somebody who may not list the jobs of all."""
+    return _document(
+        nonce,
+        "Which namespace",
+        f"""<h2>Which namespace?</h2><div class="card"><form method="get" action="/">
+<label>Namespace<input name="namespace" required autofocus></label><button>Show its jobs</button></form>
+<p class="soft">{escape(who)} may not list jobs in all namespaces.</p></div>""",
+        script=False,
+    )
 
 
 def job_page(
