@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-FAMILIES = ("envs", "collectors", "stream")
+FAMILIES = ("envs", "collectors", "stream", "pipeline")
 
 
 def main() -> int:

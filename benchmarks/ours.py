@@ -37,6 +37,16 @@ def collector(
     env_name: str, num_envs: int, *, num_processes: int, frames_per_batch: int, with_policy: bool
 ) -> Iterator[Work]:
     """The synchronous collector, with an MLP or the random policy."""
+    making = made_collector(env_name, num_envs, num_processes, frames_per_batch, with_policy=with_policy)
+    with making as made:
+        yield lambda: made.collect(frames_per_batch).frames
+
+
+@contextmanager
+def made_collector(
+    env_name: str, num_envs: int, num_processes: int, frames_per_batch: int, *, with_policy: bool
+) -> Iterator[Any]:
+    """A collector over environments that are reset."""
     import torch
 
     from rollout_worker.collectors.sync import SyncCollector, leaves_of
@@ -63,7 +73,7 @@ def collector(
         made = SyncCollector(envs, policy, trajectories=TrajectoryIds(num_envs))
         made.reset(list(range(num_envs)))
         try:
-            yield lambda: made.collect(frames_per_batch).frames
+            yield made
         finally:
             torch.set_num_threads(threads)
 
