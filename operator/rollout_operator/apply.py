@@ -110,7 +110,8 @@ class Applier:
             errors = await _gather(self._create(job, create, plan, notes) for create in part)
             for error in errors:
                 notes.error = notes.error or error
-            if errors or notes.refusals:
+            # A name that is taken is one worker's trouble; anything else meets the next ones as well.
+            if errors or any(refusal.reason is not Reason.POD_NAME_TAKEN for refusal in notes.refusals):
                 return
 
     async def _create(self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes) -> None:
