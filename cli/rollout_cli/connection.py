@@ -18,7 +18,6 @@ from rollout_cli.local.run_dir import DEFAULT_BASE, GatewayRecord, RunDir, newes
 from rollout_contract import podenv
 
 URL = podenv.GATEWAY_URL
-TOKEN = "ROLLOUT_TOKEN"  # noqa: S105 - the name of a variable, not a secret
 NAMESPACE = "ROLLOUT_NAMESPACE"
 POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -83,8 +82,8 @@ def _url(
 def _token(arguments: argparse.Namespace, environ: Mapping[str, str], run: RunDir | None) -> str | None:
     if arguments.token_file is not None:
         return _read(arguments.token_file, "--token-file")
-    if environ.get(TOKEN):
-        return environ[TOKEN]
+    if token := environ.get(podenv.TOKEN):
+        return token
     if run is not None and run.token_file.exists():
         return _read(run.token_file, "the run's token")
     return None

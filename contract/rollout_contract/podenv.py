@@ -40,6 +40,8 @@ JOB = "ROLLOUT_JOB"
 """Variable for learners: `<namespace>/<name>`."""
 GATEWAY_URL = "ROLLOUT_GATEWAY_URL"
 """Variable for learners: base URL of the REST interface."""
+TOKEN = "ROLLOUT_TOKEN"  # noqa: S105 - the name of a variable, not a secret
+"""Variable for learners and clients: bearer token of the REST interface."""
 RUN_DIR = "ROLLOUT_RUN_DIR"
 """Variable for learners of a local run: where results (curves, checkpoints) belong."""
 

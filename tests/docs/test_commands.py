@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-WORDS = ("make", "rolloutctl", "curl", "python", "kubectl", "helm")
+WORDS = ("make", "rolloutctl", "curl", "python", "set", "kubectl", "helm")
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.slow, pytest.mark.probe("P-55")]
 
@@ -47,7 +47,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 COMMANDS = [command for path in DOCUMENTS for command in commands_of(path)]
 MAKE = [c for c in COMMANDS if c.word == "make"]
 RUNS = sorted({c.text for c in COMMANDS if c.text.startswith(("rolloutctl run", "rolloutctl validate"))})
-BESIDE = sorted({c.text for c in COMMANDS if c.word in ("curl", "python", "rolloutctl")} - set(RUNS))
+BESIDE = sorted({c.text for c in COMMANDS if c.word in ("curl", "python", "set", "rolloutctl")} - set(RUNS))
 
 
 def test_documents_show_commands() -> None:

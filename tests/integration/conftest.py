@@ -209,6 +209,7 @@ class LiveRun:
         for run in runs.glob("*/"):
             assert {p.name for p in run.iterdir()} & {
                 "token",
+                "stream.env",
                 "gateway.json",
                 ".lock",
                 "job.lock",

@@ -9,6 +9,7 @@ with the process that holds them.
         job.json       the job: spec and status (`job_file`)
         gateway.json   where the gateway listens, which job, which process
         token          the gateway's token, mode 600
+        stream.env     variables by which other readers find the job's stream, mode 600
         logs/          learner.log, redis.log, one file for every worker
         result.json    what the learner wants to be shown at the end (it may write one)
 """
@@ -61,6 +62,11 @@ class RunDir:
     def token_file(self) -> Path:
         """The gateway's token, mode 600; missing with `--no-auth`."""
         return self.path / "token"
+
+    @property
+    def stream_file(self) -> Path:
+        """Variables for a shell, by which other readers join (a notebook, a second group); there while the run lives."""
+        return self.path / "stream.env"
 
     @property
     def gateway_file(self) -> Path:
@@ -217,7 +223,7 @@ def _remove_unused(path: Path, was_there: bool) -> None:
     run = RunDir(path)
     if run.has_begun:
         return
-    for file in (run.job_file, run.token_file, *run.logs.glob("*.log")):
+    for file in (run.job_file, run.token_file, run.stream_file, *run.logs.glob("*.log")):
         file.unlink(missing_ok=True)
     with suppress(OSError):  # somebody else's files are in it: they stay
         run.logs.rmdir()

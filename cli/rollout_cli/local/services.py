@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -20,7 +21,6 @@ from rollout_api.app import create_app
 from rollout_api.auth import Auth, NoAuth, TokenAuth, create_token_file
 from rollout_api.serve import bind, serving
 from rollout_api.settings import ApiSettings
-from rollout_cli.connection import TOKEN
 from rollout_cli.errors import UsageError
 from rollout_cli.local.cluster import REDIS_SECRET, LocalCluster
 from rollout_cli.local.job_file import LOCK_NAME, JobFile
@@ -28,7 +28,7 @@ from rollout_cli.local.job_store import LocalStore
 from rollout_cli.local.redis import EmbeddedRedis
 from rollout_cli.local.redis_program import find_server
 from rollout_cli.local.request import RunRequest
-from rollout_cli.local.run_dir import GatewayRecord, RunDir, write_gateway
+from rollout_cli.local.run_dir import GatewayRecord, RunDir, write_gateway, write_secret
 from rollout_cli.local.watch import LOST_AFTER_S
 from rollout_contract import podenv
 from rollout_contract.errors import JobNotFound, StateLost, StreamUnavailable
@@ -82,7 +82,7 @@ async def open_services(
         stack.callback(run_dir.gateway_file.unlink, missing_ok=True)
         loop = await _reconcile(stack, request, run_dir, job_file, address, url)
         watch = [_task(stack, embedded.watch(tell), "redis")] if embedded else []
-        yield Services(
+        services = Services(
             run_dir=run_dir,
             job=job,
             job_file=job_file,
@@ -93,6 +93,10 @@ async def open_services(
             server=server,
             tasks=(loop, *watch),
         )
+        variables = learner_environment(services)
+        write_secret(run_dir.stream_file, "".join(f"{k}={shlex.quote(v)}\n" for k, v in variables.items()))
+        stack.callback(run_dir.stream_file.unlink, missing_ok=True)
+        yield services
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -241,7 +245,7 @@ def learner_environment(services: Services) -> dict[str, str]:
     if services.address.password:
         found[podenv.REDIS_PASSWORD] = services.address.password
     if services.token:
-        found[TOKEN] = services.token
+        found[podenv.TOKEN] = services.token
     return found
 
 
