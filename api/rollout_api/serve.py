@@ -11,7 +11,10 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
@@ -26,6 +29,8 @@ logger = logging.getLogger(__name__)
 START_S: Final = 10.0
 FIRST_REQUEST_S: Final = 15.0
 """A connection that does not bring a whole request head in this time is closed."""
+RENEW_S: Final = 30.0
+"""How often the certificate's files are looked at."""
 MAX_CONNECTIONS: Final = 4096
 BACKLOG: Final = 1024
 
@@ -44,30 +49,75 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """A certificate and its key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+    def version(self) -> tuple[int, int]:
+        """Changes when a file is replaced. OSError."""
+        return self.certificate.stat().st_mtime_ns, self.key.stat().st_mtime_ns
+
+
+def url_of(sock: socket.socket, *, is_https: bool = False) -> str:
     """`http://host:port` of a bound socket."""
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_https else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @contextlib.asynccontextmanager
-async def serving(app: FastAPI, sock: socket.socket, *, grace_s: float = 5.0) -> AsyncIterator[str]:
-    """Serve `app` on `sock` while the block runs; gives the URL. The socket is closed on every way out."""
-    url = url_of(sock)
+async def serving(
+    app: FastAPI, sock: socket.socket, *, grace_s: float = 5.0, tls: TlsFiles | None = None
+) -> AsyncIterator[str]:
+    """Serve the gateway `app` on `sock` while the block runs; gives the URL. The socket is closed on every way out."""
     with contextlib.closing(sock):
         async with app.router.lifespan_context(app):
-            server = _Server(_config(app, grace_s))
-            task = asyncio.create_task(server.serve(sockets=[sock]), name="gateway")
-            try:
-                await _started(server, task)
+            gateway = gateway_of(app)
+            async with _running(
+                app, sock, grace_s=grace_s, tls=tls, before_the_end=gateway.close_streams
+            ) as url:
                 yield url
-            finally:
-                await gateway_of(app).close_streams()
-                server.should_exit = True
-                await _ended(task, grace_s)
 
 
-def _config(app: FastAPI, grace_s: float) -> uvicorn.Config:
+@contextlib.asynccontextmanager
+async def serving_plainly(app: ASGIApp, sock: socket.socket, *, grace_s: float = 5.0) -> AsyncIterator[str]:
+    """The same for an app without lifespan and streams."""
+    with contextlib.closing(sock):
+        async with _running(app, sock, grace_s=grace_s) as url:
+            yield url
+
+
+async def _nothing() -> None:
+    pass
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    app: ASGIApp,
+    sock: socket.socket,
+    *,
+    grace_s: float,
+    tls: TlsFiles | None = None,
+    before_the_end: Callable[[], Awaitable[None]] = _nothing,
+) -> AsyncIterator[str]:
+    server = _Server(_config(app, grace_s, tls))
+    task = asyncio.create_task(server.serve(sockets=[sock]), name="gateway")
+    renewal = asyncio.create_task(_renew(server, tls)) if tls else None
+    try:
+        await _started(server, task)
+        yield url_of(sock, is_https=tls is not None)
+    finally:
+        if renewal is not None:
+            renewal.cancel()
+        await before_the_end()
+        server.should_exit = True
+        await _ended(task, grace_s)
+
+
+def _config(app: ASGIApp, grace_s: float, tls: TlsFiles | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=_Protocol,
@@ -79,7 +129,28 @@ def _config(app: FastAPI, grace_s: float) -> uvicorn.Config:
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=max(1, round(grace_s)),
         backlog=BACKLOG,
+        ssl_certfile=str(tls.certificate) if tls else None,
+        ssl_keyfile=str(tls.key) if tls else None,
     )
+
+
+async def _renew(server: uvicorn.Server, tls: TlsFiles) -> None:
+    """Take up a certificate that was replaced: new connections get it, those that are open stay as they are."""
+    seen = tls.version()
+    while True:
+        await asyncio.sleep(RENEW_S)
+        try:
+            version = tls.version()
+            if version != seen and server.config.ssl is not None:
+                # on the side first: a pair that does not fit would spoil the one in use
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.certificate, tls.key)
+                server.config.ssl.load_cert_chain(tls.certificate, tls.key)
+                seen = version
+                logger.info("the gateway's certificate was replaced")
+        except (
+            OSError
+        ) as error:  # half of it is written, or it does not fit: the old one goes on, and we look again
+            logger.warning("the gateway's certificate cannot be read anew: %s", error)
 
 
 async def _started(server: _Server, task: asyncio.Task[None]) -> None:
