@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from rollout_contract.crd import crd_document
+from rollout_contract.crd import crd_document, schema_hash
 
 HERE = Path(__file__).parent
 PLAIN = HERE / "rollout-crd.yaml"
@@ -33,7 +33,8 @@ def template_text() -> str:
     text = _yaml(document)
     if "{{" in text:
         raise ValueError("the definition holds '{{', which the chart would take for a template")
-    return _CONDITION + _HEADER + text + "{{- end }}\n"
+    mark = f'{{{{- define "rollout.schemaHash" -}}}}{schema_hash()}{{{{- end -}}}}\n'
+    return mark + _CONDITION + _HEADER + text + "{{- end }}\n"
 
 
 def _yaml(document: dict[str, Any]) -> str:

@@ -1,0 +1,317 @@
+{{- define "rollout.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Before "-operator", "-gateway" and "-redis"; short enough that a pod of a StatefulSet has a label with its name. */}}
+{{- define "rollout.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "rollout.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, component. Never changes, so it may select. */}}
+{{- define "rollout.selector" -}}
+app.kubernetes.io/name: {{ include "rollout.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "rollout.labels" -}}
+{{- with .root.Values.commonLabels }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{ include "rollout.selector" . }}
+app.kubernetes.io/part-of: rolloutjob
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Arguments: root, component, name, and where they differ namespace, annotations. */}}
+{{- define "rollout.metadata" -}}
+name: {{ .name }}
+{{- if not .cluster }}
+namespace: {{ default .root.Release.Namespace .namespace }}
+{{- end }}
+labels:
+  {{- include "rollout.labels" . | trim | nindent 2 }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (default (dict) .annotations) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Arguments: root, image. */}}
+{{- define "rollout.image" -}}
+{{- $registry := default .root.Values.global.imageRegistry .image.registry -}}
+{{- $name := ternary .image.repository (printf "%s/%s" $registry .image.repository) (empty $registry) -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, component. */}}
+{{- define "rollout.accountName" -}}
+{{- $account := (index .root.Values .component).serviceAccount -}}
+{{- if $account.create -}}
+{{- default (printf "%s-%s" (include "rollout.fullname" .root) .component) $account.name -}}
+{{- else -}}
+{{- required (printf "%s.serviceAccount.name is needed with create: false" .component) $account.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rollout.isClusterWide" -}}
+{{- if has "*" .Values.watch.namespaces -}}
+{{- if gt (len .Values.watch.namespaces) 1 -}}
+{{- fail "watch.namespaces: \"*\" stands for all namespaces and cannot stand beside others" -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* A JSON list: where jobs are looked after, if that is not everywhere. */}}
+{{- define "rollout.namespaces" -}}
+{{- if include "rollout.isClusterWide" . -}}
+[]
+{{- else -}}
+{{- default (list .Release.Namespace) .Values.watch.namespaces | uniq | sortAlpha | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A JSON list: where the server's password is needed. */}}
+{{- define "rollout.secretNamespaces" -}}
+{{- $watched := include "rollout.namespaces" . | fromJsonArray -}}
+{{- concat (list .Release.Namespace) $watched .Values.redis.auth.secretNamespaces | uniq | sortAlpha | toJson -}}
+{{- end -}}
+
+{{- define "rollout.redisName" -}}
+{{ include "rollout.fullname" . }}-redis
+{{- end -}}
+
+{{- define "rollout.redisHost" -}}
+{{- if .Values.redis.external.host -}}
+{{- .Values.redis.external.host -}}
+{{- else -}}
+{{- printf "%s.%s.svc" (include "rollout.redisName" .) .Release.Namespace -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rollout.redisUrl" -}}
+{{- $external := .Values.redis.external -}}
+{{- $host := include "rollout.redisHost" . -}}
+{{- $host = ternary (printf "[%s]" $host) $host (contains ":" $host) -}}
+{{- if $external.host -}}
+{{- printf "%s://%s%s:%d" (ternary "rediss" "redis" $external.tls.enabled) (ternary "" (printf "%s@" $external.username) (empty $external.username)) $host (int $external.port) -}}
+{{- else -}}
+{{- printf "redis://%s:6379" $host -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of the Secret with the password; empty: the server has none. */}}
+{{- define "rollout.redisSecret" -}}
+{{- if .Values.redis.auth.existingSecret -}}
+{{- .Values.redis.auth.existingSecret -}}
+{{- else if or (not .Values.redis.external.host) .Values.redis.auth.password -}}
+{{- include "rollout.redisName" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rollout.redisCaSecret" -}}
+{{- if and .Values.redis.external.host .Values.redis.external.tls.enabled -}}
+{{- .Values.redis.external.tls.caSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Three quarters of the memory limit, in bytes. */}}
+{{- define "rollout.redisMaxmemory" -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 -}}
+{{- if .Values.redis.maxmemory -}}
+{{- .Values.redis.maxmemory -}}
+{{- else -}}
+{{- $limit := toString (dig "limits" "memory" "" .Values.redis.resources) -}}
+{{- if not (regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G)?$" $limit) -}}
+{{- fail "redis.maxmemory is needed where redis.resources.limits.memory is not a whole number with Ki, Mi, Gi, Ti, k, M or G" -}}
+{{- end -}}
+{{- $number := regexFind "^[0-9]+" $limit | int64 -}}
+{{- $unit := regexFind "[A-Za-z]+$" $limit -}}
+{{- div (mul $number (default 1 (get $units $unit)) 3) 4 -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "rollout.gatewayUrl" -}}
+{{- if .Values.gateway.enabled -}}
+{{- if .Values.gateway.externalUrl -}}
+{{- .Values.gateway.externalUrl -}}
+{{- else -}}
+{{- $port := int .Values.gateway.service.port -}}
+{{- printf "http://%s-gateway.%s.svc%s" (include "rollout.fullname" .) .Release.Namespace (ternary "" (printf ":%d" $port) (eq $port 80)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether an object of the whole cluster is this release's to write. Arguments: root, version, kind, name. */}}
+{{- define "rollout.mayWrite" -}}
+{{- $found := lookup .version .kind "" .name -}}
+{{- $notes := dig "metadata" "annotations" (dict) (default (dict) $found) | default (dict) -}}
+{{- $name := get $notes "meta.helm.sh/release-name" -}}
+{{- $namespace := get $notes "meta.helm.sh/release-namespace" -}}
+{{- if or (not $found) (and (eq (toString $name) .root.Release.Name) (eq (toString $namespace) .root.Release.Namespace)) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* Somebody else's definition that is the same is left alone; for one that is not, Helm says whose it is. */}}
+{{- define "rollout.installsCrd" -}}
+{{- if .Values.crds.install -}}
+{{- $version := "apiextensions.k8s.io/v1" -}}
+{{- $name := "rolloutjobs.rolloutjob.dev" -}}
+{{- $ours := include "rollout.mayWrite" (dict "root" . "version" $version "kind" "CustomResourceDefinition" "name" $name) -}}
+{{- if $ours -}}
+true
+{{- else -}}
+{{- $found := lookup $version "CustomResourceDefinition" "" $name -}}
+{{- $mark := dig "metadata" "annotations" "rolloutjob.dev/schema-hash" "" $found -}}
+{{- if ne $mark (include "rollout.schemaHash" .) -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What every container of the platform's two programs is told of the servers. */}}
+{{- define "rollout.commonEnv" -}}
+- name: ROLLOUT_POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: ROLLOUT_POD_UID
+  valueFrom: {fieldRef: {fieldPath: metadata.uid}}
+- name: ROLLOUT_POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: ROLLOUT_NAMESPACES
+  value: {{ ternary "*" (include "rollout.namespaces" . | fromJsonArray | join ",") (eq (include "rollout.isClusterWide" .) "true") | quote }}
+- name: ROLLOUT_REDIS_URL
+  value: {{ include "rollout.redisUrl" . | quote }}
+{{- if include "rollout.redisSecret" . }}
+- name: ROLLOUT_REDIS_PASSWORD_FILE
+  value: /etc/rollout/redis/password
+{{- end }}
+{{- if include "rollout.redisCaSecret" . }}
+- name: ROLLOUT_REDIS_CA_FILE
+  value: /etc/rollout/redis-ca/ca.crt
+{{- end }}
+{{- if .Values.redis.jobSecrets }}
+- name: ROLLOUT_SECRETS_DIR
+  value: /etc/rollout/secrets
+{{- end }}
+- name: ROLLOUT_HTTP_HOST
+  value: 0.0.0.0
+- name: ROLLOUT_HTTP_PORT
+  value: "8080"
+{{- end -}}
+
+{{- define "rollout.commonMounts" -}}
+- {name: tmp, mountPath: /tmp}
+{{- if include "rollout.redisSecret" . }}
+- {name: redis-password, mountPath: /etc/rollout/redis, readOnly: true}
+{{- end }}
+{{- if include "rollout.redisCaSecret" . }}
+- {name: redis-ca, mountPath: /etc/rollout/redis-ca, readOnly: true}
+{{- end }}
+{{- if .Values.redis.jobSecrets }}
+- {name: job-secrets, mountPath: /etc/rollout/secrets, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "rollout.commonVolumes" -}}
+- name: tmp
+  emptyDir: {}
+{{- with include "rollout.redisSecret" . }}
+- name: redis-password
+  secret:
+    secretName: {{ . }}
+    items:
+      - {key: {{ $.Values.redis.auth.secretKey }}, path: password}
+{{- end }}
+{{- with include "rollout.redisCaSecret" . }}
+- name: redis-ca
+  secret:
+    secretName: {{ . }}
+    items:
+      - {key: {{ $.Values.redis.external.tls.caKey }}, path: ca.crt}
+{{- end }}
+{{- with .Values.redis.jobSecrets }}
+- name: job-secrets
+  projected:
+    sources:
+      {{- range . }}
+      - secret:
+          name: {{ default .name .secret }}
+          items:
+            {{- $folder := printf "%s/%s" .namespace .name }}
+            {{- range .keys }}
+            - {key: {{ . }}, path: {{ $folder }}/{{ . }}}
+            {{- end }}
+      {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The same lines of every pod's spec. Arguments: root, settings. */}}
+{{- define "rollout.podSpec" -}}
+enableServiceLinks: false
+{{- with .root.Values.global.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+securityContext:
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+{{- with .settings.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Arguments: root, component, settings, and checks to restart by. */}}
+{{- define "rollout.podMetadata" -}}
+labels:
+  {{- include "rollout.labels" . | trim | nindent 2 }}
+  {{- with .settings.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (default (dict) .checks) .settings.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* A password that is set by hand restarts those who use it. */}}
+{{- define "rollout.authCheck" -}}
+{{- if .Values.redis.auth.password -}}
+{{- dict "rolloutjob.dev/auth-check" (sha256sum .Values.redis.auth.password | trunc 10) | toJson -}}
+{{- else -}}
+{}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,447 @@
+"""What the chart renders: for many sets of values, in both Helms; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollout_contract.names import API_VERSION
+from rollout_operator.environment import settings_from
+
+CHART = Path(__file__).parents[2] / "charts" / "rollout"
+FOREIGN = {"monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"}
+"""Kinds of others, whose definitions a test cluster does not have."""
+Documents = list[dict[str, Any]]
+
+pytestmark = pytest.mark.xdist_group("chart")  # what was rendered for one test serves the next
+
+EXTERNAL = {"external": {"host": "redis.example"}}
+SETS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "two-namespaces": {"watch": {"namespaces": ["default", "kube-public"]}},
+    "whole-cluster": {"watch": {"namespaces": ["*"]}, "redis": {"auth": {"secretNamespaces": ["default"]}}},
+    "no-definition": {"crds": {"install": False}},
+    "no-user-roles": {"rbac": {"userRoles": False}},
+    "no-rbac": {
+        "rbac": {"create": False, "userRoles": False},
+        "operator": {"serviceAccount": {"create": False, "name": "mine"}},
+        "gateway": {"serviceAccount": {"create": False, "name": "mine"}},
+    },
+    "no-gateway": {"gateway": {"enabled": False}},
+    "external": {"redis": EXTERNAL},
+    "external-with-secret": {"redis": {**EXTERNAL, "auth": {"existingSecret": "auth", "secretKey": "pass"}}},
+    "external-with-password": {"redis": {**EXTERNAL, "auth": {"password": "p"}}},
+    "external-with-tls": {
+        "redis": {
+            "external": {
+                "host": "redis.example",
+                "port": 6380,
+                "username": "rl",
+                "tls": {"enabled": True, "caSecret": "ca", "caKey": "root.pem"},
+            },
+            "auth": {"existingSecret": "auth"},
+        }
+    },
+    "external-ipv6": {"redis": {"external": {"host": "fd00::1"}}},
+    "job-secrets": {
+        "redis": {
+            "jobSecrets": [
+                {
+                    "namespace": "team",
+                    "name": "redis-auth",
+                    "keys": ["password"],
+                    "secret": "team-redis-auth",
+                },
+                {"namespace": "rl-system", "name": "own", "keys": ["password", "ca.crt"]},
+            ]
+        }
+    },
+    "redis-in-memory": {"redis": {"persistence": {"enabled": False}}},
+    "redis-deleted": {
+        "redis": {"persistence": {"onUninstall": "Delete", "size": "1Gi", "storageClass": "standard"}}
+    },
+    "redis-by-hand": {"redis": {"maxmemory": "512mb", "extraArgs": ["--tcp-keepalive", 60]}},
+    "redis-existing-secret": {"redis": {"auth": {"existingSecret": "mine"}}},
+    "ingress": {
+        "gateway": {
+            "ingress": {"enabled": True, "className": "nginx", "host": "rl.example", "tlsSecret": "tls"}
+        }
+    },
+    "http-route": {
+        "gateway": {
+            "httpRoute": {"enabled": True, "parentRefs": [{"name": "gw"}], "hostnames": ["rl.example"]}
+        }
+    },
+    "autoscaling": {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 2, "maxReplicas": 9}}},
+    "delegated": {"gateway": {"reviews": "Delegated"}},
+    "monitoring": {
+        "metrics": {
+            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "token"}},
+            "prometheusRule": {"enabled": True},
+            "dashboard": {"enabled": True},
+        }
+    },
+    "no-network-policies": {"networkPolicy": {"enabled": False}},
+    "other-network": {
+        "networkPolicy": {
+            "gatewayFrom": [{"namespaceSelector": {"matchLabels": {"team": "rl"}}}],
+            "workers": {"extraEgress": [{"ports": [{"port": 443, "protocol": "TCP"}]}]},
+        }
+    },
+    "images": {
+        "global": {"imageRegistry": "registry.example/rl", "imagePullSecrets": ["pull"]},
+        "operator": {"image": {"digest": f"sha256:{'a' * 64}"}},
+        "worker": {"image": {"registry": "other.example", "tag": "7"}},
+    },
+    "scheduling": {
+        program: {
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"key": "rl", "operator": "Exists"}],
+            "priorityClassName": "system-cluster-critical",
+            "podLabels": {"team": "rl"},
+            "podAnnotations": {"note": "x"},
+            "affinity": {"nodeAffinity": {}},
+        }
+        for program in ("operator", "gateway", "redis")
+    },
+    "extras": {
+        "commonLabels": {"team": "rl"},
+        "commonAnnotations": {"owner": "rl"},
+        **{
+            program: {
+                "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example"}],
+                "volumes": [{"name": "more", "emptyDir": {}}],
+                "volumeMounts": [{"name": "more", "mountPath": "/more"}],
+            }
+            for program in ("operator", "gateway")
+        },
+    },
+    "long-name": {"fullnameOverride": "a" * 60},
+}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "typo-at-the-top": ({"opertor": {}}, "opertor"),
+    "typo-below": ({"redis": {"persistance": {}}}, "persistance"),
+    "typo-in-an-image": ({"operator": {"image": {"repo": "x"}}}, "repo"),
+    "wrong-type": ({"gateway": {"replicas": "two"}}, "replicas"),
+    "no-replica": ({"gateway": {"replicas": 0}}, "replicas"),
+    "log-level": ({"operator": {"logLevel": "LOUD"}}, "logLevel"),
+    "namespace": ({"watch": {"namespaces": ["Team_A"]}}, "namespaces"),
+    "star-beside-others": ({"watch": {"namespaces": ["*", "default"]}}, "watch.namespaces"),
+    "host-with-scheme": ({"redis": {"external": {"host": "redis://x"}}}, "host"),
+    "digest": ({"operator": {"image": {"digest": "sha256:1"}}}, "digest"),
+    "ingress-without-host": ({"gateway": {"ingress": {"enabled": True}}}, "gateway.ingress.host"),
+    "route-without-parent": ({"gateway": {"httpRoute": {"enabled": True}}}, "parentRefs"),
+    "account-without-name": ({"operator": {"serviceAccount": {"create": False}}}, "serviceAccount.name"),
+    "monitor-without-token": ({"metrics": {"serviceMonitor": {"enabled": True}}}, "tokenSecret"),
+    "memory-that-cannot-be-read": (
+        {"redis": {"resources": {"limits": {"memory": "1.5Gi"}}}},
+        "redis.maxmemory",
+    ),
+}
+
+
+def pods(documents: Documents) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for document in documents:
+        name = f"{document['kind']}/{document['metadata']['name']}"
+        if document["kind"] == "Pod":
+            found.append((name, document["spec"]))
+        elif "template" in document.get("spec", {}):
+            found.append((name, document["spec"]["template"]["spec"]))
+    return found
+
+
+def of_kind(documents: Documents, kind: str, name: str = "") -> dict[str, Any]:
+    (found,) = [d for d in documents if d["kind"] == kind and d["metadata"]["name"].endswith(name)]
+    return found
+
+
+def environment(documents: Documents, program: str) -> dict[str, str]:
+    deployment = of_kind(documents, "Deployment", program)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {variable["name"]: variable.get("value", "") for variable in container["env"]}
+
+
+@pytest.fixture(params=SETS.values(), ids=SETS.keys())
+def values(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.param
+
+
+def test_lint(any_helm: Any) -> None:
+    any_helm.run("lint", str(CHART), "--strict", "--kube-version", "1.34.0")
+
+
+def test_renders_in_both_helms(any_helm: Any, values: dict[str, Any]) -> None:
+    documents = any_helm.template(values)
+    keys = [(d["kind"], d["metadata"].get("namespace"), d["metadata"]["name"]) for d in documents]
+    assert len(keys) == len(set(keys)), "an object is there twice"
+    for document in documents:
+        labels = document["metadata"].get("labels", {})
+        assert labels.get("app.kubernetes.io/part-of") == "rolloutjob", document["metadata"]["name"]
+        assert len(document["metadata"]["name"]) <= 63
+
+
+@pytest.mark.parametrize(("wrong", "named"), REFUSED.values(), ids=REFUSED.keys())
+def test_refuses(any_helm: Any, wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(Exception, match=named.replace(".", r"\.")):
+        any_helm.template(wrong)
+
+
+def test_every_pod_is_restricted(helm: Any, values: dict[str, Any]) -> None:
+    found = pods(helm.template(values))
+    assert found
+    for name, spec in found:
+        pod = spec["securityContext"]
+        assert pod["runAsNonRoot"] is True, name
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["readOnlyRootFilesystem"] is True, name
+            assert security["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["requests"], name
+            assert container["resources"]["limits"]["memory"], name
+
+
+def test_server_takes_it(helm: Any, kubectl: str, values: dict[str, Any]) -> None:
+    documents = [d for d in helm.template(values) if d["apiVersion"] not in FOREIGN]
+    for document in documents:  # namespaces of the sets need not exist
+        if "namespace" in document["metadata"]:
+            document["metadata"]["namespace"] = "default"
+    keys = {(d["kind"], d["metadata"]["name"]): d for d in documents}
+    done = subprocess.run(
+        [kubectl, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"],
+        input=yaml.safe_dump_all(keys.values()),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "violate" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if name not in {"no-gateway"}])
+def test_operator_understands_its_environment(helm: Any, name: str) -> None:
+    documents = helm.template(SETS[name])
+    settings = settings_from(
+        {**environment(documents, "operator"), "ROLLOUT_POD_NAMESPACE": "rl-system", "ROLLOUT_POD_NAME": "p"}
+    )
+    assert settings.lease_name == of_kind(documents, "Deployment", "-operator")["metadata"]["name"]
+
+
+def test_operator_is_told_what_the_values_say(helm: Any) -> None:
+    settings = settings_from(
+        {
+            **environment(helm.template(SETS["external-with-tls"]), "operator"),
+            "ROLLOUT_POD_NAMESPACE": "rl-system",
+        }
+    )
+    operator = settings.operator
+    assert (operator.redis.host, operator.redis.port, operator.redis.tls) == ("redis.example", 6380, True)
+    assert operator.redis.username == "rl"
+    assert operator.redis_secret is not None
+    assert (operator.redis_secret.name, operator.redis_secret.key) == ("auth", "password")
+    assert operator.redis_ca_secret is not None
+    assert (operator.redis_ca_secret.name, operator.redis_ca_secret.key) == ("ca", "root.pem")
+    assert settings.namespaces == ("rl-system",)
+
+
+@pytest.mark.parametrize(
+    ("name", "namespaces"),
+    [("defaults", ("rl-system",)), ("two-namespaces", ("default", "kube-public")), ("whole-cluster", ())],
+)
+def test_watched_namespaces(helm: Any, name: str, namespaces: tuple[str, ...]) -> None:
+    env = environment(helm.template(SETS[name]), "operator")
+    assert settings_from({**env, "ROLLOUT_POD_NAMESPACE": "rl-system"}).namespaces == namespaces
+
+
+class TestRights:
+    @pytest.mark.probe("P-52")
+    def test_nothing_is_wild_and_no_secret_is_read(self, helm: Any, values: dict[str, Any]) -> None:
+        for document in helm.template(values):
+            for rule in document.get("rules") or ():
+                assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+                assert "secrets" not in rule["resources"]
+
+    @pytest.mark.probe("P-52")
+    def test_namespaced_installation_binds_nothing_cluster_wide(self, helm: Any) -> None:
+        for name in ("defaults", "two-namespaces"):
+            documents = helm.template(SETS[name])
+            assert not [d for d in documents if d["kind"] == "ClusterRoleBinding"]
+
+    def test_roles_are_where_jobs_are(self, helm: Any) -> None:
+        documents = helm.template(SETS["two-namespaces"])
+        roles = {
+            (d["metadata"]["namespace"], d["metadata"]["name"]) for d in documents if d["kind"] == "Role"
+        }
+        assert roles == {
+            ("rl-system", "rl-rollout-operator-lease"),
+            ("default", "rl-rollout-operator"),
+            ("kube-public", "rl-rollout-operator"),
+        }
+
+    def test_gateway_may_ask_only_where_it_is_told_to(self, helm: Any) -> None:
+        bindings = [d for d in helm.template(SETS["delegated"]) if d["kind"] == "ClusterRoleBinding"]
+        assert [b["metadata"]["name"] for b in bindings] == ["rl-system-rl-rollout-gateway"]
+
+    def test_levels_of_users_contain_each_other(self, helm: Any) -> None:
+        documents = helm.template()
+
+        def rights(level: str) -> set[tuple[str, str, str]]:
+            rules = of_kind(documents, "ClusterRole", f"rolloutjob-{level}")["rules"]
+            return {
+                (group, resource, verb)
+                for rule in rules
+                for group in rule["apiGroups"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+            }
+
+        assert rights("view") < rights("edit") < rights("admin")
+        assert {verb for _, _, verb in rights("view")} == {"get", "list", "watch"}
+        for level in ("view", "edit", "admin"):
+            labels = of_kind(documents, "ClusterRole", f"rolloutjob-{level}")["metadata"]["labels"]
+            assert labels[f"rbac.authorization.k8s.io/aggregate-to-{level}"] == "true"
+
+
+class TestSecrets:
+    @pytest.mark.probe("P-54")
+    def test_password_stands_in_secrets_only(self, helm: Any) -> None:
+        password = "s3cr3t-probe-42"
+        for document in helm.template({"redis": {"auth": {"password": password}}}):
+            if document["kind"] != "Secret":
+                assert password not in json.dumps(document)
+
+    def test_every_namespace_with_jobs_has_the_same_password(self, helm: Any) -> None:
+        documents = helm.template(SETS["two-namespaces"])
+        found = {
+            d["metadata"]["namespace"]: d["data"]["password"]
+            for d in documents
+            if d["kind"] == "Secret" and d["metadata"]["name"] == "rl-rollout-redis"
+        }
+        assert set(found) == {"rl-system", "default", "kube-public"}
+        assert len(set(found.values())) == 1
+
+    def test_existing_secret_is_not_written(self, helm: Any) -> None:
+        names = [
+            d["metadata"]["name"]
+            for d in helm.template(SETS["redis-existing-secret"])
+            if d["kind"] == "Secret"
+        ]
+        assert names == ["rl-rollout-gateway"]
+
+    def test_external_server_without_password_has_no_secret(self, helm: Any) -> None:
+        documents = helm.template(SETS["external"])
+        assert "ROLLOUT_REDIS_PASSWORD_FILE" not in environment(documents, "operator")
+        assert "ROLLOUT_WORKER_REDIS_SECRET" not in environment(documents, "operator")
+
+    def test_secrets_of_jobs_are_laid_out_as_the_programs_look_for_them(self, helm: Any) -> None:
+        documents = helm.template(SETS["job-secrets"])
+        spec = of_kind(documents, "Deployment", "-operator")["spec"]["template"]["spec"]
+        (volume,) = [v for v in spec["volumes"] if v["name"] == "job-secrets"]
+        sources = [s["secret"] for s in volume["projected"]["sources"]]
+        assert sources[0]["name"] == "team-redis-auth"
+        assert sources[0]["items"] == [{"key": "password", "path": "team/redis-auth/password"}]
+        assert sources[1]["name"] == "own"
+        assert environment(documents, "operator")["ROLLOUT_SECRETS_DIR"] == "/etc/rollout/secrets"
+
+
+class TestRedis:
+    @pytest.mark.parametrize(
+        ("limit", "wanted"), [("2Gi", str(2**31 * 3 // 4)), ("1G", "750000000"), ("4096", "3072")]
+    )
+    def test_memory_is_three_quarters_of_the_limit(self, helm: Any, limit: str, wanted: str) -> None:
+        documents = helm.template({"redis": {"resources": {"limits": {"memory": limit}}}})
+        (container,) = of_kind(documents, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+        assert container["args"] == ["--maxmemory", wanted]
+
+    def test_external_server_replaces_the_bundled_one(self, helm: Any) -> None:
+        documents = helm.template(SETS["external"])
+        assert not [d for d in documents if d["kind"] == "StatefulSet"]
+        assert environment(documents, "operator")["ROLLOUT_REDIS_URL"] == "redis://redis.example:6379"
+
+    def test_address_of_ipv6(self, helm: Any) -> None:
+        env = environment(helm.template(SETS["external-ipv6"]), "operator")
+        assert env["ROLLOUT_REDIS_URL"] == "redis://[fd00::1]:6379"
+
+
+def test_definition_stays_when_the_release_goes(helm: Any) -> None:
+    definition = of_kind(helm.template(), "CustomResourceDefinition")
+    assert definition["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    plain = yaml.safe_load((CHART.parent / "rollout-crd.yaml").read_text(encoding="utf-8"))
+    assert definition["spec"] == plain["spec"]
+
+
+def test_definition_can_be_left_out(helm: Any) -> None:
+    assert not [d for d in helm.template(SETS["no-definition"]) if d["kind"] == "CustomResourceDefinition"]
+
+
+@pytest.mark.probe("P-49")
+def test_release_is_small(helm: Any) -> None:
+    """Helm keeps the chart and what it rendered, compressed, in one Secret of at most 1 MiB."""
+    import gzip
+
+    chart = b"".join(p.read_bytes() for p in sorted(CHART.rglob("*")) if p.is_file())
+    assert len(gzip.compress(chart + yaml.safe_dump_all(helm.template()).encode())) < 256 * 1024
+
+
+def test_defaults_of_the_values_match_the_schema() -> None:
+    """Every value has its place in the schema and the other way round, so that nothing is refused or ignored."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+
+    def compare(value: Any, node: dict[str, Any], path: str) -> None:
+        while "$ref" in node:
+            node = schema["definitions"][node["$ref"].rpartition("/")[2]]
+        if not isinstance(value, dict) or "properties" not in node:
+            return
+        if path != "global":
+            assert node["additionalProperties"] is False, path
+        assert value.keys() <= node["properties"].keys(), path
+        if not path.endswith("resources"):
+            assert value.keys() == node["properties"].keys(), path
+        for key, child in value.items():
+            compare(child, node["properties"][key], f"{path}.{key}".lstrip("."))
+
+    compare(values, schema, "")
+
+
+def test_dashboard_and_alerts_are_readable(helm: Any) -> None:
+    documents = helm.template(SETS["monitoring"])
+    dashboard = json.loads(of_kind(documents, "ConfigMap", "-dashboard")["data"]["rollout.json"])
+    assert {p["type"] for p in dashboard["panels"]} == {"timeseries"}
+    rules = of_kind(documents, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    assert all(rule["expr"] and rule["annotations"]["summary"] for rule in rules)
+
+
+def test_monitored_numbers_are_ones_that_the_programs_have(helm: Any) -> None:
+    """A renamed metric would leave panels and alerts empty, in silence."""
+    import re
+
+    root = CHART.parents[1]
+    sources = "".join(
+        (root / path).read_text(encoding="utf-8")
+        for path in ("operator/rollout_operator/metrics.py", "api/rollout_api/metrics.py")
+    )
+    known = set(re.findall(r'"(rollout_[a-z_]+)"', sources))
+    used = set(
+        re.findall(
+            r"rollout_[a-z_]+",
+            "".join((CHART / "files" / f).read_text() for f in ("alerts.yaml", "dashboard.json")),
+        )
+    )
+    bare = {re.sub(r"_(total|bucket|count|sum)$", "", name) for name in used if name != "rollout_operator"}
+    assert bare - known == set()
+
+
+def test_notes_speak_of_the_resource(helm: Any) -> None:
+    text = (CHART / "templates" / "NOTES.txt").read_text(encoding="utf-8")
+    assert API_VERSION in text
