@@ -24,6 +24,7 @@ from rollout_worker.last_words import exit_code_of, leave, text_of
 from rollout_worker.shutdown import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
+    from rollout_stream.writer import StreamWriter
     from rollout_worker.envs.vector import VectorEnv
 
 log = logging.getLogger("rollout_worker")
@@ -80,7 +81,7 @@ def _run(document: WorkerDocument, environ: Mapping[str, str]) -> ExitCode:
 def _open_envs(document: WorkerDocument, environ: Mapping[str, str]) -> VectorEnv:
     from rollout_contract.spec import EnvBackend
     from rollout_worker.env_kwargs import env_kwargs
-    from rollout_worker.envs.vector import open_envs
+    from rollout_worker.envs.opening import open_envs
 
     env = document.env
     return open_envs(
@@ -129,8 +130,19 @@ def _work(
             vitals=vitals,
             stop=stop,
             beat=pulse.beat,
+            appended_before=_appended_before(document, writer),
         )
         with pulse.kept(lambda: loop.standing):
             finished = loop.run()
             writer.heartbeat(pulse.beat(loop.standing))
         return finished
+
+
+def _appended_before(document: WorkerDocument, writer: StreamWriter) -> int:
+    """What earlier attempts have appended of this worker's share; asked for only where there are shares."""
+    from rollout_stream.control import Control
+
+    if document.strict_share is None:
+        return 0
+    counters = Control(writer.session, document.job).read_progress().worker_counters
+    return counters[document.worker.slot].frames if document.worker.slot in counters else 0

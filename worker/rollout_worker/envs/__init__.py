@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rollout_worker.envs.gym import GymEnv as GymEnv
     from rollout_worker.envs.layout import BlockLayout as BlockLayout
     from rollout_worker.envs.layout import Leaf as Leaf
+    from rollout_worker.envs.opening import open_envs as open_envs
     from rollout_worker.envs.parallel import ParallelEnv as ParallelEnv
     from rollout_worker.envs.serial import SerialEnv as SerialEnv
     from rollout_worker.envs.specs import Binary as Binary
@@ -49,9 +50,8 @@ if TYPE_CHECKING:
     from rollout_worker.envs.specs import OneHot as OneHot
     from rollout_worker.envs.specs import Spec as Spec
     from rollout_worker.envs.specs import Unbounded as Unbounded
-    from rollout_worker.envs.vector import Episodes as Episodes
     from rollout_worker.envs.vector import VectorEnv as VectorEnv
-    from rollout_worker.envs.vector import open_envs as open_envs
+    from rollout_worker.envs.vector_parts import Episodes as Episodes
 
 _HOMES = {
     "SerialEnv": "serial",
@@ -70,9 +70,9 @@ _HOMES = {
     "OneHot": "specs",
     "Spec": "specs",
     "Unbounded": "specs",
-    "Episodes": "vector",
+    "Episodes": "vector_parts",
     "VectorEnv": "vector",
-    "open_envs": "vector",
+    "open_envs": "opening",
 }
 
 __all__ = sorted(_HOMES)

@@ -33,7 +33,8 @@ from rollout_worker.envs.transitions import (
     tensordict_of,
     tree_of,
 )
-from rollout_worker.envs.vector import VectorEnv, VectorSettings
+from rollout_worker.envs.vector import VectorEnv
+from rollout_worker.envs.vector_parts import VectorSettings
 
 WITHDRAWN = {
     "pin_memory": "page-locked buffers do not exist here",

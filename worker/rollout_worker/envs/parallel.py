@@ -9,16 +9,12 @@ from typing import Any
 
 from rollout_worker.envs.batched import BatchedEnv
 from rollout_worker.envs.factory import EnvFactory, Recipe
+from rollout_worker.envs.opening import checked_start_method, processes_for, spin_for
 from rollout_worker.envs.processes import CrewSettings
 from rollout_worker.envs.spec_leaves import Device
-from rollout_worker.envs.vector import (
-    ParallelVector,
-    VectorEnv,
-    VectorSettings,
-    checked_start_method,
-    processes_for,
-    spin_for,
-)
+from rollout_worker.envs.vector import VectorEnv
+from rollout_worker.envs.vector_parallel import ParallelVector
+from rollout_worker.envs.vector_parts import VectorSettings
 
 PIPE_TIMEOUT = "BATCHED_PIPE_TIMEOUT"
 """Environment variable with the longest wait for a step or reset, in seconds, where no argument gives one."""

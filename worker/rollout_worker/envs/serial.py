@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from rollout_worker.envs.batched import BatchedEnv
 from rollout_worker.envs.factory import Recipe
-from rollout_worker.envs.vector import SerialVector, VectorEnv, VectorSettings
+from rollout_worker.envs.vector import VectorEnv
+from rollout_worker.envs.vector_parts import VectorSettings
+from rollout_worker.envs.vector_serial import SerialVector
 
 
 class SerialEnv(BatchedEnv):

@@ -1,32 +1,28 @@
 """The vector env: `num_envs` environments stepped at once, straight into the blocks of an arena. The
 collector's interface.
 
-`open_envs` gives one. `SerialVector` steps in the caller's process, `ParallelVector` in children; both follow
-one contract, written at `VectorEnv`, and the same stepper does the work. Tensordicts are not known here:
-`batched` puts them on top.
+`opening.open_envs` gives one. `SerialVector` steps in the caller's process, `ParallelVector` in children; both
+follow one contract, written at `VectorEnv`, and the same stepper does the work. Tensordicts are not known
+here: `batched` puts them on top.
 """
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from rollout_contract.errors import EnvError, LayoutMismatch
-from rollout_worker.envs.arena import Arena, ArenaPlan, Block, ControlPage, LocalArena, SharedArena
-from rollout_worker.envs.calls import GET_ATTRIBUTE, IS_CALLABLE, SET_ATTRIBUTE, Result, answer
+from rollout_contract.errors import LayoutMismatch
+from rollout_worker.envs.arena import Arena, ArenaPlan, Block, ControlPage
+from rollout_worker.envs.calls import GET_ATTRIBUTE, IS_CALLABLE, SET_ATTRIBUTE, Result
 from rollout_worker.envs.commands import Cut, Request, Reset, Seed, Step
 from rollout_worker.envs.describe import EnvDescription, differences
-from rollout_worker.envs.factory import EnvFactory, Recipe, recipes_of
-from rollout_worker.envs.faults import error_of
-from rollout_worker.envs.launch import START_METHODS, refuse_import_of_main
+from rollout_worker.envs.factory import Recipe
+from rollout_worker.envs.launch import refuse_import_of_main
 from rollout_worker.envs.layout import (
     EPISODE_LENGTH,
     EPISODE_RETURN,
@@ -35,68 +31,10 @@ from rollout_worker.envs.layout import (
     block_layout,
     flag_keys,
 )
-from rollout_worker.envs.native import open_session
-from rollout_worker.envs.processes import Crew, CrewSettings
-from rollout_worker.envs.resources import cpu_count
-from rollout_worker.envs.stepper import Progress, StepFailed, Stepper, StepRules, built
+from rollout_worker.envs.vector_parts import MAX_SEED, Array, Episodes, Failure, Simple, VectorSettings
 
 if TYPE_CHECKING:
     from rollout_worker.envs.specs import Composite, EnvSpecs, Spec
-
-Array = np.ndarray[Any, Any]
-
-MAX_SEED = 2**64 - 1
-
-SPIN_S = 100e-6
-"""About what it costs to fall asleep and be woken again, on a virtual machine."""
-
-Simple = Reset | Seed | Step | Cut
-"""The commands that fit words."""
-
-
-class Episodes(NamedTuple):
-    """Episodes that ended inside a block, in order of step, then of environment; one element per episode.
-
-    `returns` (float64) sums rewards and `lengths` (int64) counts frames since the episode's reset, in earlier
-    blocks too. A trajectory that `cut` ended is not an episode.
-    """
-
-    env_index: Array
-    step: Array
-    returns: Array
-    lengths: Array
-
-
-@dataclass(frozen=True, slots=True)
-class VectorSettings:
-    """What a vector env does, beside which environments it steps."""
-
-    num_steps: int = 1
-    num_blocks: int = 1
-    extra_leaves: tuple[Leaf, ...] = ()
-    first_env_index: int = 0
-    rules: StepRules = field(default_factory=StepRules)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """What closed a vector env: enough to say it again, without the exception, whose frames hold on to memory."""
-
-    kind: type[EnvError]
-    message: str
-    env_index: int | None
-    pid: int | None
-    call: str
-
-    @staticmethod
-    def of(error: BaseException) -> _Failure:
-        if isinstance(error, EnvError):
-            return _Failure(type(error), str(error), error.env_index, error.pid, error.call)
-        return _Failure(EnvError, f"{type(error).__name__}: {error}", None, None, "")
-
-    def again(self) -> EnvError:
-        text = f"the environments were closed after a failure; start them again. It was: {self.message}"
-        return self.kind(text, env_index=self.env_index, pid=self.pid, call=self.call)
 
 
 class VectorEnv(ABC):
@@ -119,7 +57,7 @@ class VectorEnv(ABC):
         self._recipes = tuple(recipes)
         self._arena: Arena | None = None
         self._description: EnvDescription | None = None
-        self._failure: _Failure | None = None
+        self._failure: Failure | None = None
         self._has_begun_step = False
         self._roots_at: tuple[int, int] | None = None
 
@@ -133,7 +71,7 @@ class VectorEnv(ABC):
         try:
             self._open()
         except BaseException as error:
-            self._failure = _Failure.of(error)
+            self._failure = Failure.of(error)
             self._release()
             raise
         return self
@@ -427,246 +365,8 @@ class VectorEnv(ABC):
             control.seeds[:] = [seed or 0 for seed in seeds]
 
 
-class SerialVector(VectorEnv):
-    """Environments in the caller's process, one after the other. A step that never returns cannot be ended here."""
-
-    def __init__(self, recipes: Sequence[Recipe], settings: VectorSettings) -> None:
-        super().__init__(recipes, settings)
-        self._stepper: Stepper | None = None
-        self._pending: Simple | None = None
-
-    def _open(self) -> None:
-        self._control = ControlPage(self.num_envs, 1)
-        progress = Progress(memoryview(self._control.progress[0]))
-        first = self.settings.first_env_index
-        try:
-            sessions = built(
-                lambda index: open_session(self._recipes[index], first + index),
-                range(self.num_envs),
-                progress,
-            )
-        except StepFailed as failure:
-            raise error_of(failure.faults) from failure.cause
-        self._stepper = Stepper(
-            sessions, first_env=0, control=self._control, progress=progress, rules=self.settings.rules
-        )
-        self._adopt([session.description for session in sessions])
-        self._arena = self._mapped(self._plan())
-
-    def _mapped(self, plan: ArenaPlan) -> Arena:
-        assert self._stepper is not None
-        arena = LocalArena(plan)
-        self._stepper.map(arena)
-        return arena
-
-    def _order(self, command: Simple, *, call: str) -> None:
-        self._pending = command
-
-    def _wait(self) -> None:
-        assert self._stepper is not None
-        try:
-            match self._pending:
-                case Step() as command:
-                    self._stepper.step(command)
-                case Reset():
-                    self._stepper.reset()
-                case Seed():
-                    self._stepper.seed()
-                case Cut() as command:
-                    self._stepper.cut(command)
-        except StepFailed as failure:
-            error = error_of(failure.faults)
-            self._failure = _Failure.of(error)
-            with suppress(EnvError):
-                self.close()
-            raise error from failure.cause
-
-    def _call(self, request: Request) -> list[Result]:
-        assert self._stepper is not None
-        return answer(request, self._stepper.sessions, 0)
-
-    def _close(self) -> None:
-        assert self._stepper is not None
-        try:
-            self._stepper.close()
-        except StepFailed as failure:
-            raise error_of(failure.faults) from failure.cause
-
-    def _release(self) -> None:
-        self._stepper = None
-        self._arena = None
-        self._has_begun_step = False
-
-
-class ParallelVector(VectorEnv):
-    """Environments in child processes, which write into memory that they share with the caller."""
-
-    def __init__(
-        self, recipes: Sequence[Recipe], settings: VectorSettings, crew_settings: CrewSettings
-    ) -> None:
-        super().__init__(recipes, settings)
-        self.crew_settings = crew_settings
-        self._crew: Crew | None = None
-        self._at_exit: Finalize | None = None
-
-    def _open(self) -> None:
-        rules = replace(self.settings.rules, seed_globals=True)
-        first = self.settings.first_env_index
-        self._crew, hellos = Crew.start(self._recipes, self.crew_settings, rules, first_env_index=first)
-        self._at_exit = Finalize(self, self._crew.kill, exitpriority=100)
-        self._control = self._crew.control
-        self._adopt([description for hello in hellos for description in hello.descriptions])
-        self._arena = self._mapped(self._plan())
-
-    @property
-    def pids(self) -> list[int]:
-        """The children's process ids, in the order of their environments."""
-        return [child.pid for child in self._crew.children] if self._crew is not None else []
-
-    def _mapped(self, plan: ArenaPlan) -> Arena:
-        assert self._crew is not None
-        arena, fd = SharedArena.create(plan)
-        try:
-            self._crew.remap(plan, fd)
-        except BaseException as error:
-            self._failure = _Failure.of(error)
-            self._release()
-            raise
-        finally:
-            os.close(fd)
-        return arena
-
-    def _order(self, command: Simple, *, call: str) -> None:
-        assert self._crew is not None
-        self._crew.order(command, call=call)
-
-    def _wait(self) -> None:
-        assert self._crew is not None
-        try:
-            answers = self._crew.wait()
-        except (
-            BaseException
-        ) as error:  # an interrupted wait leaves a reply under way: nothing but closing is safe
-            self._failure = _Failure.of(error)
-            self._release()
-            raise
-        if answers:
-            self._take_objects(answers)
-
-    def _take_objects(self, answers: list[Any]) -> None:
-        """Put leaves that are no tensors, which came on the sockets, into the blocks."""
-        assert self._crew is not None
-        arena = self._opened()
-        for child, found in zip(self._crew.children, answers, strict=True):
-            rows = slice(child.indices.start, child.indices.stop)
-            for block, key, first, values in found or ():
-                target = arena.carry if block < 0 else arena.blocks[block]
-                target.arrays[key][rows, first : first + values.shape[1]] = values
-
-    def _call(self, request: Request) -> list[Result]:
-        assert self._crew is not None
-        try:
-            return [result for answers in self._crew.call(request) for result in answers or ()]
-        except BaseException as error:
-            self._failure = _Failure.of(error)
-            self._release()
-            raise
-
-    def _close(self) -> None:
-        assert self._crew is not None
-        self._crew.close()
-
-    def _release(self) -> None:
-        if self._at_exit is not None:
-            self._at_exit.cancel()
-            self._at_exit = None
-        if self._crew is not None:
-            self._crew.kill()
-            self._crew = None
-        self.__dict__.pop("_control", None)
-        self._arena = None
-        self._has_begun_step = False
-
-
 def _noted(result: Result) -> BaseException:
     assert result.error is not None
     assert result.fault is not None
     result.error.add_note(f"raised by {result.fault}\n{result.fault.details}")
     return result.error
-
-
-def open_envs(
-    factory: EnvFactory | Sequence[EnvFactory],
-    *,
-    num_envs: int,
-    num_steps: int,
-    kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-    num_blocks: int = 2,
-    num_processes: int | None = None,
-    start_method: str = "spawn",
-    extra_leaves: Iterable[Leaf] = (),
-    max_frames_per_traj: int | None = None,
-    check_finite: bool = True,
-    first_env_index: int = 0,
-    start_timeout_s: float = 120.0,
-    step_timeout_s: float = 60.0,
-    close_timeout_s: float = 5.0,
-) -> VectorEnv:
-    """Start `num_envs` environments and give them as a running vector env.
-
-    `factory` is an entrypoint `pkg.mod:attr`, a callable, or one of these per environment; called with
-    `kwargs` (one mapping, or one per environment). `num_processes` children step them (None: one per
-    processor, at most `num_envs`; 0: none, the caller's process does). `first_env_index` is added to the
-    index that a factory's `env_index` parameter is handed.
-
-    Raises TypeError or RuntimeError for factories that cannot be used, ValueError for numbers out of range,
-    ConfigurationError where shared memory does not suffice, and what `VectorEnv` names for environments that
-    fail.
-    """
-    _check_counts(num_envs=num_envs, num_steps=num_steps, num_blocks=num_blocks)
-    recipes = recipes_of(factory, num_envs, kwargs, argument="factory")
-    settings = VectorSettings(
-        num_steps=num_steps,
-        num_blocks=num_blocks,
-        extra_leaves=tuple(extra_leaves),
-        first_env_index=first_env_index,
-        rules=StepRules(max_frames_per_traj=max_frames_per_traj, check_finite=check_finite),
-    )
-    if num_processes == 0:
-        return SerialVector(recipes, settings).start()
-    crew_settings = CrewSettings(
-        num_processes=processes_for(num_envs, num_processes),
-        start_method=checked_start_method(start_method),
-        spin_s=spin_for(processes_for(num_envs, num_processes)),
-        start_timeout_s=start_timeout_s,
-        step_timeout_s=step_timeout_s,
-        close_timeout_s=close_timeout_s,
-    )
-    return ParallelVector(recipes, settings, crew_settings).start()
-
-
-def processes_for(num_envs: int, wanted: int | None) -> int:
-    """How many children step so many environments. Raises ValueError for an impossible wish."""
-    if wanted is None:
-        return min(cpu_count(), num_envs)
-    if not 1 <= wanted <= num_envs:
-        raise ValueError(f"num_processes is {wanted}; allowed is 1 to {num_envs}, the number of environments")
-    return wanted
-
-
-def spin_for(num_processes: int) -> float:
-    """How long (in seconds) to look for the other side before sleeping: only where every process has a processor."""
-    return SPIN_S if num_processes < cpu_count() else 0.0
-
-
-def checked_start_method(start_method: str) -> str:
-    """The start method if there is one of that name. Raises ValueError."""
-    if start_method not in START_METHODS:
-        raise ValueError(f"the start method is {start_method!r}; allowed are {', '.join(START_METHODS)}")
-    return start_method
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} is {count}; it must be at least 1")
