@@ -93,7 +93,7 @@ class Applier:
             await _noting_stream(self.streams.finish(job, plan.marker), notes)
 
     async def _pods(self, items: Sequence[T], act: Callable[[T], Awaitable[object]], notes: _Notes) -> None:
-        for part in _parts(items, first=MAX_IN_FLIGHT):
+        for part in _parts(items):
             for error in await _gather(act(item) for item in part):
                 notes.error = notes.error or error
 
@@ -105,14 +105,20 @@ class Applier:
         await self.cluster.delete_pod(_ref(delete.pod))
 
     async def _create_all(self, job: RolloutJob, plan: Plan, notes: _Notes) -> None:
-        """In parts that grow from one, so that a quota that is used up is asked once, not fifty times."""
-        for part in _parts(plan.create, first=1):
-            errors = await _gather(self._create(job, create, plan, notes) for create in part)
-            for error in errors:
-                notes.error = notes.error or error
-            # A name that is taken is one worker's trouble; anything else meets the next ones as well.
-            if errors or any(refusal.reason is not Reason.POD_NAME_TAKEN for refusal in notes.refusals):
-                return
+        """One first, then at once as many as have gone well: a quota that is used up is asked once, not fifty times."""
+        waiting, allowed, running = list(reversed(plan.create)), 1, set[asyncio.Task[None]]()
+        try:
+            while running or (waiting and not _is_stopped(notes)):
+                while waiting and len(running) < allowed and not _is_stopped(notes):
+                    running.add(asyncio.create_task(self._create(job, waiting.pop(), plan, notes)))
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for error in await _gather(done):
+                    notes.error = notes.error or error
+                allowed = min(MAX_IN_FLIGHT, allowed + len(done))
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def _create(self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes) -> None:
         slot, group = create.worker.slot, plan.groups[create.worker.group]
@@ -134,6 +140,12 @@ class Applier:
             notes.retry(REFUSED_RETRY_S)
         elif creation is Creation.FOREIGN_ENDING:
             notes.retry(ENDING_RETRY_S)
+
+
+def _is_stopped(notes: _Notes) -> bool:
+    """Whether the next creation would meet what the last one met. A name that is taken is one worker's trouble."""
+    others = (refusal.reason is not Reason.POD_NAME_TAKEN for refusal in notes.refusals)
+    return notes.error is not None or any(others)
 
 
 async def _gather(calls: Iterable[Awaitable[object]]) -> list[ClusterError]:
@@ -160,12 +172,10 @@ async def _noting_stream(call: Awaitable[object], notes: _Notes) -> None:
         notes.retry(REFUSED_RETRY_S)
 
 
-def _parts(items: Sequence[T], *, first: int) -> Iterable[Sequence[T]]:
-    """The items in parts of `first`, twice that, …, at most MAX_IN_FLIGHT."""
-    at, size = 0, first
-    while at < len(items):
-        yield items[at : at + size]
-        at, size = at + size, min(MAX_IN_FLIGHT, 2 * size)
+def _parts(items: Sequence[T]) -> Iterable[Sequence[T]]:
+    """The items, MAX_IN_FLIGHT at a time."""
+    for at in range(0, len(items), MAX_IN_FLIGHT):
+        yield items[at : at + MAX_IN_FLIGHT]
 
 
 def _outcome(notes: _Notes) -> Outcome:

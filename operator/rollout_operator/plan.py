@@ -34,7 +34,7 @@ from rollout_operator.failure import SlotFate, Tally, Verdict
 from rollout_operator.observed import LOST_AFTER_S, Observed, SlotView, StreamFacts, bucket
 from rollout_operator.pods import PodView
 
-MAX_CREATES = 50
+MAX_CREATES = 100
 """Pods created by one reconcile; the rest come with the next, so that one large job does not starve others."""
 
 
