@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from rollout_contract.names import WorkerId, trajectory_base
+from rollout_contract.podenv import StrictShare
 from rollout_contract.seeds import seed_of
 from rollout_stream import RolloutStream
 from rollout_stream.batch import Batch
@@ -320,3 +321,17 @@ def test_another_layout_stops_at_the_border(rig: Callable[..., Any]) -> None:
     assert words.startswith("LayoutMismatch")
     assert "observation: expected int64[1], found float64[2]" in words
     assert {b.index for b in job.control.read_progress().workers if b.frames} == {0}
+
+
+def test_a_replacement_goes_on_with_its_slots_share(rig: Callable[..., Any]) -> None:
+    """With `determinism: Strict` a worker appends its share exactly, whoever of its attempts made it."""
+    job = rig(collector={"framesPerBatch": 20, "totalFrames": 200}, determinism="Strict", groups=("learner",))
+    share = StrictShare(total_frames=100, init_random_frames=0)
+    first = job.start(strict_share=share)
+    wait_until(lambda: job.control.read_progress().counters.frames >= 40, 60)
+    first.kill()
+    first.wait(5)
+    second = job.start(WorkerId("default", 0, 1), strict_share=share)
+    wait_until(lambda: job.control.read_progress().workers[0].state == "Finished", 60)
+    assert job.control.read_progress().counters.frames == 100
+    assert second.poll() is None, "it waits for the others, whose frames are still missing"

@@ -74,7 +74,9 @@ class WorkerLoop:
         vitals: Vitals,
         stop: StopRequest,
         beat: Callable[[Standing], Heartbeat],
+        appended_before: int = 0,
     ) -> None:
+        """`appended_before` are the frames that earlier attempts of the slot have appended."""
         self.document = document
         self.standing = Standing()
         self._writer = writer
@@ -88,7 +90,7 @@ class WorkerLoop:
         share = document.strict_share
         self._share = share.total_frames if share is not None else None
         self._random_share = share.init_random_frames if share is not None else None
-        self._appended = 0
+        self._appended = appended_before
         self._framer = Framer(document)
         self._batch_started = time.monotonic()
 
