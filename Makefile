@@ -6,7 +6,7 @@ ARGS   ?=
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint bench bench-learning soak crd clean
+.PHONY: help install run test lint bench bench-learning soak crd oracle clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -52,6 +52,25 @@ soak: .venv/.dev ## all rounds of the fault tests, and memory over 10 million fr
 
 crd: .venv/.dev ## write the definition of the resource, as the contract makes it, into charts/
 	$(BIN)/python charts/write_crd.py
+
+# TorchRL 0.11.1 needs tensordict 0.11, so the oracle lives in a virtual environment of its own.
+.venv-oracle/.made: tests/parity/requirements.txt
+	$(PYTHON) -m venv .venv-oracle
+	.venv-oracle/bin/python -m pip install --quiet --disable-pip-version-check -r tests/parity/requirements.txt
+	@touch $@
+
+oracle: .venv-oracle/.made ## write what TorchRL gives into tests/parity/expected/ (ARGS=--check compares)
+	.venv-oracle/bin/python tests/parity/write_expected.py $(ARGS)
+
+pins: .venv/.dev ## write the versions of this environment into images/constraints.txt
+	$(BIN)/python images/pin.py
+
+images: ## build the images with docker, podman or buildah (TAG=, REGISTRY=, BASE=, BUILDER=, TARGETS=)
+	images/build.sh $(TARGETS)
+
+# Takes KUBECONFIG; without it starts the test cluster beside the checkout. LOADER=kind or k3d for a cluster of theirs.
+e2e: .venv/.dev ## build the images, load them, and run the tests that need a cluster (KUBECONFIG=, LOADER=, E2E_TAG=)
+	tests/e2e/run.sh $(ARGS)
 
 clean: ## remove what was installed and what runs left
 	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

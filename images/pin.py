@@ -6,22 +6,26 @@ extra needs, directly or not.
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from requirements_of import requirements
 
+HERE = Path(__file__).parent
 EXTRAS = ("operator", "api", "worker", "learner", "local")
-TARGET = Path(__file__).with_name("constraints.txt")
+TARGET = HERE / "constraints.txt"
 _HEADER = "# Written by `make pins` from an environment that the tests passed in.\n"
 
 
-def closure(root: str, extras: tuple[str, ...]) -> dict[str, str]:
-    """Name and version of everything that the root needs with these extras, itself left out."""
+def closure(lines: Iterable[str]) -> dict[str, str]:
+    """Name and version of everything that these requirements need, directly or not."""
     found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    todo = [(root, extra) for extra in ("", *extras)]
+    todo = [needed for line in lines for needed in _needed(line, extra="")]
     while todo:
         name, extra = todo.pop()
         if (name, extra) in seen:
@@ -31,21 +35,24 @@ def closure(root: str, extras: tuple[str, ...]) -> dict[str, str]:
             package = distribution(name)
         except PackageNotFoundError:
             continue  # a requirement of another platform
-        if name != root:
-            found[canonicalize_name(name)] = package.version.partition("+")[0]
+        found[name] = package.version.partition("+")[0]
         for line in package.requires or ():
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
-                needed = canonicalize_name(requirement.name)
-                todo += [(needed, inner) for inner in ("", *requirement.extras)]
+            todo += _needed(line, extra=extra)
     return found
 
 
+def _needed(line: str, *, extra: str) -> list[tuple[str, str]]:
+    """What a requirement asks for, once for itself and once for each extra; nothing where its marker does not hold."""
+    requirement = Requirement(line)
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+        return []
+    return [(canonicalize_name(requirement.name), inner) for inner in ("", *requirement.extras)]
+
+
 def main() -> None:
-    pins = closure("rolloutjob", EXTRAS)
-    TARGET.write_text(
-        _HEADER + "".join(f"{name}=={pins[name]}\n" for name in sorted(pins)), encoding="utf-8"
-    )
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = closure(line for extra in EXTRAS for line in requirements(project, extra))
+    TARGET.write_text(_HEADER + "".join(f"{name}=={pins[name]}\n" for name in sorted(pins)), encoding="utf-8")
     print(f"{TARGET.name}: {len(pins)} distributions")
 
 

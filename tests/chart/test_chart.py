@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rollout_api.environment import settings_from as gateway_settings_from
 from rollout_contract.names import API_VERSION
 from rollout_operator.environment import settings_from
 
@@ -78,7 +79,8 @@ SETS: dict[str, dict[str, Any]] = {
         }
     },
     "autoscaling": {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 2, "maxReplicas": 9}}},
-    "delegated": {"gateway": {"reviews": "Delegated"}},
+    "token-review": {"gateway": {"auth": "TokenReview"}},
+    "https": {"gateway": {"tls": {"existingSecret": "tls"}, "service": {"port": 443}}},
     "monitoring": {
         "metrics": {
             "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
@@ -139,7 +141,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "ingress-without-host": ({"gateway": {"ingress": {"enabled": True}}}, "gateway.ingress.host"),
     "route-without-parent": ({"gateway": {"httpRoute": {"enabled": True}}}, "parentRefs"),
     "account-without-name": ({"operator": {"serviceAccount": {"create": False}}}, "serviceAccount.name"),
-    "monitor-without-token": ({"metrics": {"serviceMonitor": {"enabled": True}}}, "tokenSecret"),
+    "unknown-auth": ({"gateway": {"auth": "None"}}, "auth"),
     "memory-that-cannot-be-read": (
         {"redis": {"resources": {"limits": {"memory": "1.5Gi"}}}},
         "redis.maxmemory",
@@ -254,6 +256,20 @@ def test_operator_is_told_what_the_values_say(helm: Any) -> None:
     assert settings.namespaces == ("rl-system",)
 
 
+@pytest.mark.parametrize("name", [name for name in SETS if name not in {"no-gateway"}])
+def test_gateway_understands_its_environment(helm: Any, name: str, tmp_path: Path) -> None:
+    """Files that the chart mounts are made here, where the variables say."""
+    env = environment(helm.template(SETS[name]), "gateway") | {"ROLLOUT_SESSION_KEY": "k" * 48}
+    for variable, path in env.items():
+        if variable.endswith("_FILE"):
+            env[variable] = str(tmp_path / variable)
+            Path(env[variable]).write_text("x", encoding="utf-8")
+            assert path.startswith("/etc/rollout/")
+    settings = gateway_settings_from(env)
+    assert settings.auth.value == ("TokenReview" if name == "token-review" else "SelfReview")
+    assert (settings.tls is not None) is (name == "https")
+
+
 @pytest.mark.parametrize(
     ("name", "namespaces"),
     [("defaults", ("rl-system",)), ("two-namespaces", ("default", "kube-public")), ("whole-cluster", ())],
@@ -289,7 +305,7 @@ class TestRights:
         }
 
     def test_gateway_may_ask_only_where_it_is_told_to(self, helm: Any) -> None:
-        bindings = [d for d in helm.template(SETS["delegated"]) if d["kind"] == "ClusterRoleBinding"]
+        bindings = [d for d in helm.template(SETS["token-review"]) if d["kind"] == "ClusterRoleBinding"]
         assert [b["metadata"]["name"] for b in bindings] == ["rl-system-rl-rollout-gateway"]
 
     def test_levels_of_users_contain_each_other(self, helm: Any) -> None:

@@ -156,7 +156,9 @@ true
 {{- .Values.gateway.externalUrl -}}
 {{- else -}}
 {{- $port := int .Values.gateway.service.port -}}
-{{- printf "http://%s-gateway.%s.svc%s" (include "rollout.fullname" .) .Release.Namespace (ternary "" (printf ":%d" $port) (eq $port 80)) -}}
+{{- $isTls := not (empty .Values.gateway.tls.existingSecret) -}}
+{{- $isUsual := eq $port (ternary 443 80 $isTls) -}}
+{{- printf "%s://%s-gateway.%s.svc%s" (ternary "https" "http" $isTls) (include "rollout.fullname" .) .Release.Namespace (ternary "" (printf ":%d" $port) $isUsual) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
