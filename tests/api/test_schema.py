@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import schemathesis
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
@@ -190,3 +192,9 @@ def test_whatever_is_sent_is_answered_as_the_schema_says(
             case.validate_response(answer, checks=CHECKS)
 
         fuzz()
+
+
+def test_the_committed_document_is_the_one_that_is_served(app: FastAPI) -> None:
+    committed = Path(__file__).parents[2] / "docs" / "openapi.json"
+    is_same = json.loads(committed.read_text(encoding="utf-8")) == json.loads(json.dumps(app.openapi()))
+    assert is_same, "the interface has changed: run `python docs/write_openapi.py` and look at the difference"
