@@ -93,6 +93,15 @@ def metrics(port: int) -> Sample:
     }
 
 
+def is_ready(port: int) -> bool:
+    """Whether the operator works."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 def calls(sample: Sample) -> float:
     """Requests to the API server, without those for the Lease."""
     return sum(v for k, v in sample.items() if k.startswith("rollout_api_calls_total") and "leases" not in k)
@@ -134,8 +143,8 @@ def measure(space: str, jobs: int, workers: int, idle_s: float) -> dict[str, flo
             program(*server),
             program(sys.executable, "-m", "rollout_operator", env=environ, log=log) as operator,
         ):
-            time.sleep(6)
             try:
+                wait_for(lambda: is_ready(port), 1, 60)
                 return _measure(space, port, operator.pid, jobs, workers, idle_s)
             except BaseException:
                 sys.stderr.write(log.read_text()[-4000:])

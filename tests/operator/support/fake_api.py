@@ -391,7 +391,8 @@ _VERSION = {"groupVersion": "rolloutjob.dev/v1alpha1", "version": "v1alpha1"}
 DISCOVERY = {
     "/version": {"major": "1", "minor": "34"},
     "/api": {"versions": ["v1"]},
-    "/api/v1": {"resources": []},
+    # kopf waits until it knows what a namespace is, though it asks for none.
+    "/api/v1": {"resources": [{**_RESOURCE, "name": "namespaces", "kind": "Namespace", "namespaced": False}]},
     "/apis": {"groups": [{"name": "rolloutjob.dev", "versions": [_VERSION], "preferredVersion": _VERSION}]},
     JOBS: {"resources": [_RESOURCE, {**_RESOURCE, "name": "rolloutjobs/status"}]},
 }
