@@ -36,7 +36,8 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 HEADERS: Final[Mapping[str, str]] = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
+    # not `no-referrer`: with it a browser sends our own form with `Origin: null`, as a stranger's would be
+    "referrer-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",

@@ -204,7 +204,7 @@ async def test_every_answer_has_the_security_headers(client: httpx2.AsyncClient,
         headers = (await client.get(found)).headers
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["x-frame-options"] == "DENY"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert "no-store" in headers["cache-control"]
         assert "server" not in headers

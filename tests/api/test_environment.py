@@ -73,7 +73,7 @@ def test_everything(tmp_path: Path) -> None:
         "redis.example",
         6380,
         "app",
-        "secret",
+        "s3cr3t",
     )
     assert (redis.tls, redis.ca_file) == (True, str(tmp_path / "ca.crt"))
     assert settings.api.namespaces == ("a", "b")

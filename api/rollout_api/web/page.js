@@ -33,7 +33,7 @@
     set("return", rounded(live.recentReturn));
     set("episodes", `${number.format(progress.episodes)} episodes`);
     set("version", String(weights.latestVersion));
-    set("lag", `slowest worker ${weights.lag} behind`);
+    set("lag", `slowest ${weights.lag} behind`);
     set("unacked", number.format(stream.unackedFrames));
     set("dropped", `${number.format(stream.droppedFrames)} dropped`);
     set("seed", String(seed.seed));
@@ -52,6 +52,13 @@
   };
   const fill = (name, rows) => document.querySelector(`[data-rows="${name}"]`).replaceChildren(...rows);
 
+  const showFailure = (failure) => {
+    document.querySelector('[data-value="failure"]').hidden = !failure;
+    if (!failure) return;
+    set("failed", `${failure.group}-${failure.worker}, attempt ${failure.attempt}, exit code ${failure.exitCode ?? "–"}`);
+    set("words", failure.message ?? "");
+  };
+
   const showConditions = (status) => {
     const state = status.state ?? "Pending";
     set("state", state);
@@ -59,12 +66,13 @@
     set("ready", status.readyWorkers ? `${status.readyWorkers} ready` : "");
     fill("conditions", status.conditions.map((c) =>
       row([[c.type], [c.status], [c.reason], [c.message, "text"], [c.lastTransitionTime, "soft"]])));
+    showFailure(status.lastFailure);
   };
 
   const showWorkers = ({ items }) => fill("workers", items.map((w) => row([
     [`${w.group}-${w.index}`], [String(w.attempt)], [w.isLost ? "Lost" : w.state, w.isLost ? "bad" : ""],
     [number.format(w.frames)], [number.format(Math.round(w.framesPerSecond))], [String(w.policyVersion)],
-    [String(w.seedEpoch)], [`${w.lastSeenSeconds.toFixed(1)} s`, "soft"], [w.lastError, "text"]])));
+    [String(w.seedEpoch)], [`${w.lastSeenSeconds.toFixed(1)} s`, "soft"], [w.lastError, "text bad"]])));
 
   const showCurve = ({ curve }) => {
     const chart = document.querySelector("[data-chart]");

@@ -30,11 +30,11 @@ def login_page(nonce: str, hint: str, *, was_refused: bool = False) -> str:
     return _document(
         nonce,
         "Sign in",
-        f"""<h2>Sign in</h2><div class="card">{refused}
+        f"""<div class="narrow"><h2>Sign in</h2><div class="card">{refused}
 <form method="post" action="/login">
 <label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
 <button>Sign in</button></form>
-<p class="soft">{escape(hint)}</p></div>""",
+<p class="soft">{escape(hint)}</p></div></div>""",
         script=False,
     )
 
@@ -58,9 +58,9 @@ def namespace_page(nonce: str, who: str) -> str:
     return _document(
         nonce,
         "Which namespace",
-        f"""<h2>Which namespace?</h2><div class="card"><form method="get" action="/">
+        f"""<div class="narrow"><h2>Which namespace?</h2><div class="card"><form method="get" action="/">
 <label>Namespace<input name="namespace" required autofocus></label><button>Show its jobs</button></form>
-<p class="soft">{escape(who)} may not list jobs in all namespaces.</p></div>""",
+<p class="soft">{escape(who)} may not list jobs in all namespaces.</p></div></div>""",
         script=False,
     )
 
@@ -75,24 +75,25 @@ def job_page(
     curve = episodes.curve if episodes else []
     body = f"""<div data-job="{escape(path)}" data-kinds="{escape(json.dumps(KINDS))}">
 <h2>{escape(status.namespace)}/{escape(status.name)} <span class="state {kind}" data-value="state">{escape(state)}</span>
-<span class="soft" data-value="link"></span></h2>
+<span class="link" data-value="link"></span></h2>
 <p class="bad" data-value="away">{escape(away)}</p>
 {_tiles(status)}
 <h2>Return of episodes, over frames</h2><div class="card">{_chart(curve)}</div>
 <h2>Workers</h2><div class="card">{_workers(workers)}</div>
 <h2>Conditions</h2><div class="card">{_conditions(status)}</div>
 {_failure(status)}</div>"""
-    return _document(nonce, f"{status.namespace}/{status.name}", body)
+    others = f'<a href="/?namespace={escape(status.namespace)}">Jobs in {escape(status.namespace)}</a>'
+    return _document(nonce, f"{status.namespace}/{status.name}", body, where=others)
 
 
-def _document(nonce: str, title: str, body: str, *, script: bool = True) -> str:
+def _document(nonce: str, title: str, body: str, *, script: bool = True, where: str = "") -> str:
     code = f'<script nonce="{nonce}">{_asset("page.js")}</script>' if script else ""
     reload = '<noscript><meta http-equiv="refresh" content="5"></noscript>' if script else ""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · RolloutJob</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">{reload}
 <link rel="icon" href="data:,"><style nonce="{nonce}">{_asset("page.css")}</style></head>
-<body><header><h1><a href="/">RolloutJob</a></h1></header><main>{body}</main>{code}</body></html>
+<body><header><h1><a href="/">RolloutJob</a></h1>{where}</header><main>{body}</main>{code}</body></html>
 """
 
 
@@ -176,7 +177,7 @@ def _episodes(live: Live | None) -> str:
 
 
 def _lag(live: Live | None) -> str:
-    return f"slowest worker {live.weights.lag} behind" if live else ""
+    return f"slowest {live.weights.lag} behind" if live else ""
 
 
 def _dropped(live: Live | None) -> str:
@@ -219,7 +220,7 @@ def _workers(workers: WorkerList) -> str:
                 (w.policy_version, ""),
                 (w.seed_epoch, ""),
                 (f"{w.last_seen_seconds:.1f} s", "soft"),
-                (w.last_error, "text"),
+                (w.last_error, "text bad"),
             ]
         )
         for w in workers.items
@@ -245,13 +246,14 @@ def _conditions(status: JobStatus) -> str:
 
 
 def _failure(status: JobStatus) -> str:
+    """Always there, so that the script can fill it; hidden as long as nothing has failed."""
     failure = status.last_failure
-    if failure is None:
-        return ""
-    who = (
-        f"{failure.group}-{failure.worker}, attempt {failure.attempt}, exit code {_shown(failure.exit_code)}"
-    )
+    who, text = "", ""
+    if failure is not None:
+        who = f"{failure.group}-{failure.worker}, attempt {failure.attempt}, exit code {_shown(failure.exit_code)}"
+        text = failure.message or ""
+    hidden = "" if failure else " hidden"
     return (
-        f'<h2>Last failure</h2><div class="card"><p>{escape(who)}</p>'
-        f"<pre>{escape(failure.message or '')}</pre></div>"
+        f'<section data-value="failure"{hidden}><h2>Last failure</h2><div class="card">'
+        f'<p data-value="failed">{escape(who)}</p><pre data-value="words">{escape(text)}</pre></div></section>'
     )
