@@ -70,6 +70,8 @@ class Reconciler:
             raise outcome.error
         if plan.delete_job and outcome.error is None:
             return None
+        if plan.open_stream and outcome.stream is None and outcome.error is None:
+            return 0.0  # the next look, at once, sees what was opened, and one status says it all
         url = self.settings.job_url(key.namespace, key.name)
         status = status_of(Seen(job, observed, plan, outcome, now), gateway=url)
         await self._write(key, job, status, now)

@@ -78,6 +78,12 @@ _GOOD_WHEN_TRUE = {
 _GOOD_WHEN_TRUE |= {ConditionType.WORKERS_READY, ConditionType.SUSPENDED, ConditionType.REPRODUCIBLE}
 
 
+_HEADLINES = {ConditionType.REDIS_READY, ConditionType.READY, ConditionType.COMPLETE, ConditionType.SUSPENDED}
+"""Conditions whose ordinary changes are told; of the others only what is wrong."""
+_TOLD_BY_ANOTHER = {"JobFinished", "JobSuspended"}
+"""Reasons of a condition that follows on another one, which is told."""
+
+
 def _transitions(old: RolloutJobStatus, new: RolloutJobStatus) -> Iterator[Event]:
     before = {c.type: (c.status, c.reason) for c in old.conditions}
     for condition in new.conditions:
@@ -86,7 +92,10 @@ def _transitions(old: RolloutJobStatus, new: RolloutJobStatus) -> Iterator[Event
         if condition.status is ConditionStatus.UNKNOWN:
             continue
         is_good = (condition.status is ConditionStatus.TRUE) == (condition.type in _GOOD_WHEN_TRUE)
-        kind = EventKind.NORMAL if is_good or condition.reason in _EXPECTED else EventKind.WARNING
+        is_ordinary = is_good or condition.reason in _EXPECTED
+        if is_ordinary and (condition.type not in _HEADLINES or condition.reason in _TOLD_BY_ANOTHER):
+            continue
+        kind = EventKind.NORMAL if is_ordinary else EventKind.WARNING
         message = f"{condition.type}={condition.status.value}: {condition.message or condition.reason}"
         yield Event(kind, condition.reason, message)
 

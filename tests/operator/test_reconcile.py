@@ -14,6 +14,7 @@ from rollout_contract.messages import EndMarker
 from rollout_contract.names import Slot
 from rollout_contract.spec import parse_manifest
 from rollout_contract.status import Reason
+from rollout_operator.apply import MAX_IN_FLIGHT
 from rollout_operator.cluster import ClusterError, PodRefused, StaleJob, TryLater
 from rollout_operator.observed import StreamTrouble
 from rollout_operator.reconcile import Reconciler
@@ -79,8 +80,8 @@ async def test_many_pods_are_created_in_growing_parts_with_a_bound():
     world = World(replicas=120)
     await world.reconcile()
     assert await world.reconcile() == 0.0
-    assert len(world.pods) == 50
-    assert world.cluster.most_in_flight == 19  # 1 + 2 + 4 + 8 + 16 + 19
+    assert len(world.pods) == 100
+    assert world.cluster.most_in_flight == MAX_IN_FLIGHT
     await world.reconcile()
     await world.reconcile()
     assert len(world.pods) == 120

@@ -7,11 +7,12 @@ event that is not taken is logged and dropped.
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -34,6 +35,8 @@ BURST = 25
 REFILL_S = 20.0
 
 _Identity = tuple[str, Event]
+"""Whose event, without its numbers: `6400 of 6400 frames wait` is the same news as `6420 of 6400`."""
+_NUMBER = re.compile(r"\d+")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -88,7 +91,8 @@ class EventRecorder:
                 log.info("%s: an event was not taken: %s", key, error)
 
     async def _emit(self, key: JobKey, event: Event, job_uid: str) -> None:
-        now, identity = self._clock(), (job_uid, event)
+        now = self._clock()
+        identity = (job_uid, replace(event, message=_NUMBER.sub("#", event.message)))
         series = self._series.get(identity)
         if series is not None and now - series.first <= FORGOTTEN_AFTER_S:
             await self._repeat(key, series, now)

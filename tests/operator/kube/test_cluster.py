@@ -321,7 +321,7 @@ class TestEvents:
 
     async def test_a_job_that_talks_too_much_is_hushed(self, server, api):
         recorder = EventRecorder(api, instance="me", clock=lambda: 0.0)
-        many = [Event(EventKind.NORMAL, "A", str(i)) for i in range(40)]
+        many = [Event(EventKind.NORMAL, "A", chr(65 + i)) for i in range(40)]
         await recorder.emit(KEY, many, job_uid="u")
         await recorder.emit(JobKey("rl", "b"), many[:1], job_uid="v")
 
