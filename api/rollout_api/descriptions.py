@@ -19,9 +19,9 @@ class JobDescriptions:
     def conditions(self, job: RolloutJob) -> object:
         """The resource's half of the status."""
         status = status_of(job, None)
-        return status.model_dump(mode="json", exclude=_FROM_REDIS)
+        return status.model_dump(mode="json", by_alias=True, exclude=_FROM_REDIS)
 
     async def progress(self, job: RolloutJob) -> object:
         """Redis' half."""
         status: JobStatus = status_of(job, await self._live.get(job))
-        return status.model_dump(mode="json", include=_FROM_REDIS)
+        return status.model_dump(mode="json", by_alias=True, include=_FROM_REDIS)

@@ -91,6 +91,19 @@ async def test_events_begin_with_how_things_are_and_go_on(
         assert int(again.id.partition("-")[2]) > int(progress.id.partition("-")[2])
 
 
+async def test_events_say_the_same_as_the_status(
+    caller: httpx2.AsyncClient, path: str, control: Control, job_file: JobFile
+) -> None:
+    condition = {"type": "Ready", "status": "True", "reason": "AllReady", "message": ""}
+    condition |= {"lastTransitionTime": "2026-01-01T10:00:00Z", "observedGeneration": 1}
+    failure = {"group": "default", "worker": 0, "attempt": 0, "exitCode": 1, "message": "boom"}
+    job_file.write_status({"state": "Running", "conditions": [condition], "lastFailure": failure})
+    status = (await caller.get(path + "/status")).json()
+    async with caller.stream("GET", path + "/events") as answer:
+        event = await first(events_of(answer), "conditions")
+    assert event.data == {key: value for key, value in status.items() if key not in ("live", "liveError")}
+
+
 async def test_a_client_that_comes_again_gets_what_it_missed(
     app: FastAPI, caller: httpx2.AsyncClient, path: str, control: Control, job_file: JobFile, until: Any
 ) -> None:

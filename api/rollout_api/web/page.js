@@ -33,7 +33,7 @@
     set("return", rounded(live.recentReturn));
     set("episodes", `${number.format(progress.episodes)} episodes`);
     set("version", String(weights.latestVersion));
-    set("lag", `slowest ${weights.lag} behind`);
+    set("lag", `workers’ lag ${weights.lag}`);
     set("unacked", number.format(stream.unackedFrames));
     set("dropped", `${number.format(stream.droppedFrames)} dropped`);
     set("seed", String(seed.seed));

@@ -148,7 +148,7 @@ def _tiles(status: JobStatus) -> str:
     ready = f"{status.ready_workers} ready" if status.ready_workers else ""
     tiles = [
         _tile("Frames", "frames", live and live.progress.frames, "total", _total(live)),
-        _tile("Frames per second", "rate", live and round(live.progress.frames_per_second)),
+        _tile("Frames/s", "rate", live and round(live.progress.frames_per_second)),
         _tile("Workers", "workers", live and live.progress.workers, "ready", ready),
         _tile("Mean return", "return", live and live.recent_return, "episodes", _episodes(live)),
         _tile("Policy version", "version", live and live.weights.latest_version, "lag", _lag(live)),
@@ -177,7 +177,7 @@ def _episodes(live: Live | None) -> str:
 
 
 def _lag(live: Live | None) -> str:
-    return f"slowest {live.weights.lag} behind" if live else ""
+    return f"workers’ lag {live.weights.lag}" if live else ""
 
 
 def _dropped(live: Live | None) -> str:

@@ -109,6 +109,10 @@ async def test_a_visit(
         return bool(await page.text("frames") == "50,001")
 
     await until(has_new_numbers, deadline_s=20)
+    # by now the event stream has filled it in anew, in the words of the interface
+    assert await page.text("failed") == "default-2, attempt 0, exit code 1"
+    conditions = await page.js("document.querySelector('[data-rows=conditions]').innerText")
+    assert conditions.count("2026-01-01T10:00:00Z") == len(CONDITIONS)
     if directory := os.environ.get("SCREENSHOTS"):
         await page.screenshot(Path(directory) / "job.png")
     job_file.write_status({"state": "Complete", "conditions": []})
