@@ -3,10 +3,11 @@ PYTHON ?= python3
 JOB    ?= examples/cartpole/job.yaml
 LEARNER ?= examples/cartpole/learner.py
 ARGS   ?=
+SEEDS  ?= 10
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint bench bench-learning soak crd oracle clean
+.PHONY: help install run test lint bench bench-learning soak crd oracle pins images e2e clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,11 +45,11 @@ lint: .venv/.dev ## format, lint, types, import rules
 bench: .venv/.bench ## product and peers side by side, the short form
 	$(BIN)/python -m benchmarks --short
 
-bench-learning: .venv/.local ## ten seeds of the CartPole example; at least nine must learn
-	$(BIN)/python -m benchmarks.learning --seeds 10
+bench-learning: .venv/.local ## ten seeds of the CartPole example (SEEDS=); nine of ten must learn
+	$(BIN)/python -m benchmarks.learning --seeds $(SEEDS)
 
 soak: .venv/.dev ## all rounds of the fault tests, and memory over 10 million frames
-	SOAK=1 $(BIN)/python -m pytest tests/integration tests/soak -m "slow or not slow" --timeout 1800 $(ARGS)
+	SOAK=1 $(BIN)/python -m pytest tests/integration tests/stream tests/worker $(ARGS)
 
 crd: .venv/.dev ## write the definition of the resource, as the contract makes it, into charts/
 	$(BIN)/python charts/write_crd.py
