@@ -25,7 +25,7 @@ from rollout_api.metrics import Metrics
 from rollout_api.middleware import PUBLIC, Authentication, Guard, HostCheck, RequestLimits
 from rollout_api.reach import OneServer, Servers
 from rollout_api.readiness import Readiness
-from rollout_api.routes import episodes, events, health, jobs, page, seed, status, weights
+from rollout_api.routes import episodes, events, health, jobs, page, seed, status, stream, weights
 from rollout_api.settings import ApiSettings, SettingsError
 from rollout_api.store import JobStore
 from rollout_api.ttl_cache import TtlCache
@@ -38,6 +38,7 @@ DISTRIBUTION: Final = "rolloutjob"
 ROUTERS: Final = (
     jobs.router,
     status.router,
+    stream.router,
     events.router,
     weights.router,
     seed.router,

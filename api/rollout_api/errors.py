@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from rollout_api import store
+from rollout_api.reach import CredentialsMissing
 from rollout_contract import errors as contract
 from rollout_contract.errors import Fault
 
@@ -213,6 +214,8 @@ def problem_of(error: Exception) -> Problem | None:
             )
         case contract.StreamFull():
             return unavailable("The stream's server is out of memory.", retry_after_s=10)
+        case CredentialsMissing():
+            return unavailable(f"The job has a stream's server of its own: {error}.")
         case contract.StateLost():
             return unavailable(
                 "The stream's server holds no state of this job: it has not begun, or was lost."

@@ -58,6 +58,19 @@ class JobList(ApiModel):
     items: list[RolloutJob]
 
 
+class StreamPlace(ApiModel):
+    """Where a job's stream is. Without any secret: who reads it has the server's password from elsewhere."""
+
+    model_config = _examples(
+        {"url": "redis://rollout-redis.rl.svc:6379", "key": "rollout:{rl/cartpole/3f2a9c1d}:batches"}
+    )
+
+    url: str
+    """`redis[s]://[user@]host:port` or `unix://path`, as the gateway itself reaches it."""
+    key: str
+    """Of the stream with the batches."""
+
+
 class LiveProgress(ApiModel):
     """How far the job is, as Redis counts."""
 

@@ -33,6 +33,8 @@ from rollout_stream.weights import Weights
 PATIENCE_S: Final = 300.0
 """How long a learner waits for a server that is away."""
 WAIT_FOR_JOB_S: Final = 30.0
+GATEWAY_S: Final = 20.0
+"""How long a gateway may take to answer."""
 
 
 class RolloutStream:
@@ -72,6 +74,48 @@ class RolloutStream:
         except BaseException:
             session.close()
             raise
+
+    @classmethod
+    def from_gateway(
+        cls,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        job: str | None = None,
+        password: str | None = None,
+        gateway_ca_file: str | None = None,
+        ca_file: str | None = None,
+        patience_s: float = PATIENCE_S,
+        wait_for_job_s: float = WAIT_FOR_JOB_S,
+    ) -> RolloutStream:
+        """The stream of a job, whose server the gateway at `url` names; batches then come from that server itself.
+
+        A gateway hands out no secrets: the server's `password` is given here, or is in `ROLLOUT_REDIS_PASSWORD`. What else
+        is not given is taken from `ROLLOUT_GATEWAY_URL`, `ROLLOUT_TOKEN` and `ROLLOUT_JOB`. `gateway_ca_file` and `ca_file`
+        are the authorities of the gateway's and of the server's certificate. Errors as for `connect`.
+        """
+        from rollout_contract import podenv  # brings the whole contract: only learners need it
+        from rollout_stream.gateway import TOKEN, stream_url
+
+        gateway = url or os.environ.get(podenv.GATEWAY_URL)
+        if not gateway:
+            raise ValueError(f"which gateway? Give its url, or set {podenv.GATEWAY_URL}")
+        job = job or os.environ.get(podenv.JOB)
+        address = stream_url(
+            gateway,
+            _name_of(job),
+            token=token or os.environ.get(TOKEN),
+            ca_file=gateway_ca_file,
+            timeout_s=GATEWAY_S,
+        )
+        return cls.connect(
+            address,
+            job=job,
+            password=password,
+            ca_file=ca_file,
+            patience_s=patience_s,
+            wait_for_job_s=wait_for_job_s,
+        )
 
     def __repr__(self) -> str:
         return f"RolloutStream({self.job} at {self.session.address})"
@@ -137,11 +181,16 @@ def _settings_of(
         raise ValueError(
             f"which stream? Give url and job (`<namespace>/<name>`), or set {podenv.STREAM_URL} and {podenv.JOB}"
         )
-    namespace, _, name = job.rpartition("/")
-    if not name or "/" in namespace or set(job) & set("{}"):
-        raise ValueError(f"a job is `<namespace>/<name>`, not {job!r}")
     address = ServerAddress.of(url, password=password or environ.get(podenv.REDIS_PASSWORD), ca_file=ca_file)
-    return address, (namespace or "default", name)
+    return address, _name_of(job)
+
+
+def _name_of(job: str | None) -> tuple[str, str]:
+    """Namespace and name. ValueError."""
+    namespace, _, name = (job or "").rpartition("/")
+    if not name or "/" in namespace or set(name + namespace) & set("{}"):
+        raise ValueError(f"a job is `<namespace>/<name>`, not {job!r}")
+    return namespace or "default", name
 
 
 def _wait_for_job(session: Session, name: tuple[str, str], wait_s: float) -> JobRef:
