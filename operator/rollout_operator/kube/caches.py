@@ -163,6 +163,11 @@ class PodCache:
         return jobs
 
 
+def whole(job: Document) -> Document:
+    """A job out of a list: its items say neither version nor kind."""
+    return {"apiVersion": names.API_VERSION, "kind": names.KIND, **job}
+
+
 def job_key(metadata: dict[str, Any]) -> JobKey:
     """Which job some metadata is of."""
     return JobKey(metadata["namespace"], metadata["name"])

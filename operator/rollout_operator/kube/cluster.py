@@ -22,7 +22,7 @@ from rollout_operator.cluster import (
 )
 from rollout_operator.kube.api_client import KubernetesApi
 from rollout_operator.kube.api_errors import ApiError
-from rollout_operator.kube.caches import JobCache, PodCache, owner_of
+from rollout_operator.kube.caches import JobCache, PodCache, owner_of, version_of, whole
 from rollout_operator.kube.events import EventRecorder
 from rollout_operator.kube.feed import Feed
 from rollout_operator.kube.gate import Gate
@@ -133,11 +133,11 @@ class KubernetesCluster:
     async def _refresh(self, key: JobKey) -> None:
         """Read a job anew after a conflict: the watch may take a while to say what changed."""
         held = self.jobs.version(key)
-        try:
-            self.jobs.put(await self._api.call(JOBS.get(key.namespace, key.name)))
-        except ApiError as error:
-            if error.is_gone and held is not None:
-                self.jobs.remove(key, held[0])
+        found = (await self._api.call(JOBS.list_one(key.namespace, key.name))).get("items") or []
+        for document in found:
+            self.jobs.put(whole(document))
+        if not found and held is not None:
+            self.jobs.remove(key, held[0])
 
     # --- pods
 
@@ -243,6 +243,9 @@ class KubernetesCluster:
         key = JobKey(metadata["namespace"], metadata["name"])
         if kind == "DELETED":
             self.jobs.remove(key, metadata["uid"])
+        elif self.jobs.version(key) == (metadata["uid"], version_of(metadata)):
+            self._feed.pods_changed(key)  # the echo of our own write: what follows on it is not urgent
+            return
         else:
             self.jobs.put(document)
         self._feed.job_changed(key)

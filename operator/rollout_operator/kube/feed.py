@@ -12,7 +12,7 @@ from rollout_operator.cluster import JobKey
 
 PODS_SETTLE_S = 0.25
 """How long news of pods are gathered: a kubelet reports a start in three or four steps."""
-PODS_EVERY_S = 1.0
+PODS_EVERY_S = 1.5
 """A job's pods are looked at this often at most, however many of them start or end."""
 
 

@@ -67,6 +67,10 @@ class Resource:
         """Read one page of objects."""
         return Call("list", self.plural, self.path(namespace), query, accept=accept)
 
+    def list_one(self, namespace: str, name: str) -> Call:
+        """A list of the one object of that name, or of none: needs no right but that to list."""
+        return self.list(namespace, fieldSelector=f"metadata.name={name}")
+
     def watch(self, namespace: str | None, **query: str) -> Call:
         """Follow changes."""
         flags = {"watch": "true", "allowWatchBookmarks": "true"}

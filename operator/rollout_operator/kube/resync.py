@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 from rollout_operator.cluster import ClusterError, JobKey
 from rollout_operator.kube.api_client import KubernetesApi
-from rollout_operator.kube.caches import JobCache, job_key, version_of
+from rollout_operator.kube.caches import JobCache, job_key, version_of, whole
 from rollout_operator.kube.resources import JOBS, METADATA_ONLY
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,9 @@ class Resync:
 
     async def _repair(self, key: JobKey, found: Found) -> None:
         if key in found:
-            self._cache.put(await self._api.call(JOBS.get(key.namespace, key.name)))
+            page = await self._api.call(JOBS.list_one(key.namespace, key.name))
+            for document in page.get("items") or ():
+                self._cache.put(whole(document))
         else:
             held = self._cache.version(key)
             if held is not None:

@@ -229,6 +229,8 @@ class FakeApi:
         if request.query.get("watch"):
             return await self._watch(request, match)
         found = [d for d in self._of(match) if selected(d, request.query.get("labelSelector"))]
+        name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        found = [d for d in found if name in {"", d["metadata"]["name"]}]
         start = int(request.query.get("continue") or 0)
         size = min(self.page, int(request.query.get("limit") or self.page))
         metadata = {"resourceVersion": str(self.version)}

