@@ -136,6 +136,7 @@ def _gateway(store: JobStore, servers: Servers, auth: Auth, settings: ApiSetting
         auth=auth,
         settings=settings,
         jobs=TtlCache(lambda job: limits.job_ttl_s),
+        statuses=TtlCache(lambda body: limits.status_ttl_s),
         live=live,
         feeds=feeds,
         metrics=metrics,
@@ -154,6 +155,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await gateway.feeds.aclose()
         await gateway.live.aclose()
         await gateway.jobs.aclose()
+        await gateway.statuses.aclose()
 
 
 def _middleware(gateway: Gateway) -> list[Middleware]:

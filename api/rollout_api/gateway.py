@@ -22,6 +22,7 @@ from rollout_api.settings import ApiSettings
 from rollout_api.store import JobStore
 from rollout_api.ttl_cache import TtlCache
 from rollout_contract import names
+from rollout_contract.names import JobRef
 from rollout_contract.spec import RolloutJob
 from rollout_stream.aio import Control, Weights
 
@@ -39,6 +40,8 @@ class Gateway:
     settings: ApiSettings
     jobs: TtlCache[tuple[str, str], RolloutJob]
     """Jobs that were just read, for callers whose right to read them was asked for before."""
+    statuses: TtlCache[JobRef, bytes]
+    """Answers of the status route, as they are sent."""
     live: LiveCache
     feeds: Feeds
     metrics: Metrics
@@ -58,6 +61,7 @@ class Gateway:
         """Something of the job was changed: whoever asks next sees it."""
         self.jobs.forget((job.metadata.namespace, job.metadata.name))
         self.live.forget(job.ref)
+        self.statuses.forget(job.ref)
 
     async def require(self, identity: Identity, action: Action) -> None:
         """403 if they may not."""
@@ -98,11 +102,12 @@ def gateway_of(app: FastAPI) -> Gateway:
     return found
 
 
-def _gateway(request: Request) -> Gateway:
+# These are `async` though they wait for nothing: the framework calls others in a thread, which costs more than all of it.
+async def _gateway(request: Request) -> Gateway:
     return gateway_of(request.app)
 
 
-def _identity(request: Request) -> Identity:
+async def _identity(request: Request) -> Identity:
     identity = getattr(request.state, "identity", None)
     if not isinstance(identity, Identity):  # the middleware lets nobody come here without one
         raise Problem(Kind.UNAUTHENTICATED, "There is no identity with this request.")
@@ -160,7 +165,7 @@ class ChecksItself(Allowed):
         """Only that there is an identity."""
 
 
-def _store(gateway: TheGateway, identity: TheIdentity) -> JobStore:
+async def _store(gateway: TheGateway, identity: TheIdentity) -> JobStore:
     return gateway.store.acting_for(identity)
 
 

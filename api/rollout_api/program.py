@@ -15,6 +15,7 @@ import sys
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
+import uvloop
 from fastapi import FastAPI
 
 from rollout_api.app import create_app
@@ -49,7 +50,7 @@ def main() -> int:
         return int(ExitCode.CONFIGURATION)
     set_up_logs(level=settings.log_level, as_json=settings.log_as_json)
     try:
-        asyncio.run(run(settings))
+        uvloop.run(run(settings))
     except SettingsError as error:
         logger.error("%s", error)
         return int(ExitCode.CONFIGURATION)

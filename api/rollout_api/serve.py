@@ -20,7 +20,7 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rollout_api.gateway import gateway_of
 
@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
         self.has_started.set()
 
 
-class _Protocol(H11Protocol):
+class _Protocol(HttpToolsProtocol):
     """Uvicorn's protocol, but without a log of its own, with a deadline for the first request, and with a way to cut the
     connection.
 

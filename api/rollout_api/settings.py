@@ -40,6 +40,8 @@ class Limits:
     """An event stream without events says so often that it is there."""
     recheck_s: float = 30.0
     """Whether the client of an event stream still may read it is asked this often."""
+    status_ttl_s: float = 0.1
+    """An answer of the status route is sent to everybody who asks within this time."""
     job_ttl_s: float = 1.0
     """A job is read at most once in this time for those who only look at it."""
 
