@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-FAMILIES = ("envs", "collectors", "stream", "pipeline")
+FAMILIES = ("envs", "collectors", "stream", "pipeline", "gateway")
 
 
 def main() -> int:
