@@ -20,7 +20,7 @@ GRANTED = Reservation(
     unacked_frames=0,
     own_unacked_batches=0,
 )
-FIRST = Standing(sequence=1, loaded_version=0, rejected_version=0, seed_epoch=0)
+FIRST = Standing(sequence=1, loaded_version=0, rejected_version=0, seed_epoch=0, has_open_trajectories=False)
 FREE = Rules(max_staleness=None, paces=True, is_strict=False, waits_for_weights=False)
 BOUNDED = replace(FREE, max_staleness=1)
 STRICT = replace(BOUNDED, is_strict=True)
@@ -43,6 +43,13 @@ WAITING = replace(FREE, waits_for_weights=True)
         ),
         pytest.param({"seed_epoch": 1, "seed": 11}, {}, FREE, Reseed(11, 1), id="reseed"),
         pytest.param({"seed_epoch": 1, "newest_version": 3}, {}, FREE, Reseed(7, 1), id="reseed-before-load"),
+        pytest.param(
+            {"seed_epoch": 1},
+            {"has_open_trajectories": True},
+            FREE,
+            Collect(64, 0),
+            id="open-trajectories-end-in-one-more-batch",
+        ),
         pytest.param({"newest_version": 3}, {}, FREE, Load(3), id="newer-version"),
         pytest.param({"newest_version": 3}, {"loaded_version": 3}, FREE, Collect(64, 0), id="newest-loaded"),
         pytest.param(

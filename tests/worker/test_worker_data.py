@@ -29,12 +29,17 @@ def reading(job: Any, group: str = "learner") -> Iterator[RolloutStream]:
 
 
 def read_all(job: Any) -> list[Batch]:
-    """Every batch of a job that comes to its end, acked."""
+    """Every batch of a job that comes to its end, acked. Fails at once where a worker does."""
     batches = []
     with reading(job) as stream:
-        for batch in stream.batches("learner"):
-            batches.append(batch)
-            batch.ack()
+        reader = stream.batches("learner")
+        while not reader.is_over:
+            batch = reader.next_within(0.5)
+            if batch is not None:
+                batches.append(batch)
+                batch.ack()
+            failed = [code for p in job.processes if (code := p.poll())]
+            assert not failed, f"a worker ended with {failed}: {job.log()}"
     return batches
 
 

@@ -91,6 +91,7 @@ class WorkerLoop:
         self._share = share.total_frames if share is not None else None
         self._random_share = share.init_random_frames if share is not None else None
         self._appended = appended_before
+        self._has_open_trajectories = False
         self._framer = Framer(document)
         self._batch_started = time.monotonic()
 
@@ -135,6 +136,7 @@ class WorkerLoop:
             loaded_version=self.standing.loaded_version,
             rejected_version=self.standing.rejected_version,
             seed_epoch=self.standing.seed_epoch,
+            has_open_trajectories=self._has_open_trajectories,
         )
         return pacing.next_move(news, standing, self._rules)
 
@@ -169,6 +171,7 @@ class WorkerLoop:
 
     def _append(self, batch: Batch) -> AppendReply | None:
         """Append a batch, in as many frames as it takes; None if a stop was requested while the stream was full."""
+        self._has_open_trajectories = True
         stamp = Stamp(self.standing.loaded_version, self.standing.seed_epoch)
         is_cut, left, reply = False, batch.frames, None
         parts = self._framer.frames(batch, stamp, sequence=self._writer.next_sequence)
@@ -181,6 +184,7 @@ class WorkerLoop:
             if reply.status is AppendStatus.RESEED:
                 # Nothing of this frame was written: its trajectories end here, with the frames that are still to come.
                 batch, is_cut = self._collector.cut(), True
+                self._has_open_trajectories = False
                 parts = _from_part(self._framer, batch, stamp, header)
                 continue
             left -= header.frames

@@ -92,6 +92,9 @@ class Standing:
     rejected_version: int
     """Newest version that did not fit; it is not tried again."""
     seed_epoch: int
+    has_open_trajectories: bool
+    """Whether trajectories of this epoch run on into the next batch. They end in a batch, marked as truncated, so a new
+    epoch that is heard of between two batches waits for the next append, which refuses a batch of the old one."""
 
 
 def next_move(news: Reservation, standing: Standing, rules: Rules) -> Move:
@@ -101,7 +104,7 @@ def next_move(news: Reservation, standing: Standing, rules: Rules) -> Move:
             return Fenced()
         case ReserveStatus.FINISHED:
             return Stop()
-        case _ if news.seed_epoch != standing.seed_epoch:
+        case _ if news.seed_epoch != standing.seed_epoch and not standing.has_open_trajectories:
             return Reseed(news.seed, news.seed_epoch)
         case ReserveStatus.FULL:
             return Wait(WorkerState.BACKPRESSURED)
