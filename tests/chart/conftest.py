@@ -26,12 +26,12 @@ class Helm:
     """One Helm executable."""
 
     def __init__(self, program: str) -> None:
-        self._program = program
+        self.program = program
         self._rendered: dict[str, str] = {}
 
     def run(self, *arguments: str, values: dict[str, Any] | None = None) -> str:
         """What it prints. HelmError if it fails."""
-        command = [self._program, *arguments]
+        command = [self.program, *arguments]
         text = yaml.safe_dump(values or {})
         done = subprocess.run(
             [*command, "--values", "-"], input=text, capture_output=True, text=True, timeout=50, check=False

@@ -66,6 +66,7 @@ SETS: dict[str, dict[str, Any]] = {
     "redis-deleted": {
         "redis": {"persistence": {"onUninstall": "Delete", "size": "1Gi", "storageClass": "standard"}}
     },
+    "redis-of-root": {"redis": {"persistence": {"volumeOwner": "Root"}}},
     "redis-by-hand": {"redis": {"maxmemory": "512mb", "extraArgs": ["--tcp-keepalive", 60]}},
     "redis-existing-secret": {"redis": {"auth": {"existingSecret": "mine"}}},
     "ingress": {
@@ -197,6 +198,7 @@ def test_refuses(any_helm: Any, wrong: dict[str, Any], named: str) -> None:
 
 
 def test_every_pod_is_restricted(helm: Any, values: dict[str, Any]) -> None:
+    """Containers that run on; volumes of root's need one that does not, and they are for test clusters."""
     found = pods(helm.template(values))
     assert found
     for name, spec in found:

@@ -134,6 +134,40 @@ true
 {{- end -}}
 {{- end -}}
 
+{{/*
+Where the data is: "claim", "claimOfRoot" (a volume that belongs to root, which is given to the server's account first), or
+"memory". Kubernetes' own host-path provisioner, of test clusters, makes volumes that only root may write, whatever fsGroup
+says. A namespace that lets no root in has no way to use them.
+*/}}
+{{- define "rollout.redisStorage" -}}
+{{- $settings := .Values.redis.persistence -}}
+{{- $isRoots := eq $settings.volumeOwner "Root" -}}
+{{- if eq $settings.volumeOwner "Auto" -}}
+{{- $class := dict -}}
+{{- if $settings.storageClass -}}
+{{- $class = lookup "storage.k8s.io/v1" "StorageClass" "" $settings.storageClass -}}
+{{- else -}}
+{{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items -}}
+{{- if eq (toString (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .)) "true" -}}
+{{- $class = . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $isRoots = eq (toString (dig "provisioner" "" (default (dict) $class))) "kubernetes.io/host-path" -}}
+{{- end -}}
+{{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace -}}
+{{- $level := toString (dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" (default (dict) $namespace)) -}}
+{{- if not $settings.enabled -}}
+memory
+{{- else if not $isRoots -}}
+claim
+{{- else if eq $level "restricted" -}}
+memory
+{{- else -}}
+claimOfRoot
+{{- end -}}
+{{- end -}}
+
 {{/* Three quarters of the memory limit, in bytes. */}}
 {{- define "rollout.redisMaxmemory" -}}
 {{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 -}}
