@@ -38,9 +38,10 @@ def test_scale_follows_kubectl(kube):
     assert indices(kube, "scaled") == [0, 1, 2, 3, 4]
 
     kube.run("scale", "roj", "scaled", "--replicas=1")
-    status = kube.wait_ready("scaled", 1)
-    assert (status["replicas"], status["readyReplicas"]) == (1, 1)
+    kube.wait_ready("scaled", 1)
     until(lambda: len(kube.pods("scaled")) == 1, what="one pod")
+    until(lambda: kube.status("scaled")["replicas"] == 1, what="one replica")
+    assert kube.status("scaled")["readyReplicas"] == 1
 
     kube.run("scale", "roj", "scaled", "--replicas=0")
     kube.wait_condition("scaled", "WorkersReady", "True", "ScaledToZero")
@@ -190,3 +191,31 @@ def test_events_tell_the_story(kube):
 
     until(lambda: "WorkersReady" in kube.run("describe", "roj", "told"), what="the event")
     assert "rolloutjob.dev/rollout-operator" in kube.run("describe", "roj", "told")
+
+
+def test_pods_of_a_predecessor_that_still_end(kube):
+    # Gated, so that no kubelet ends it; held, so that it stays although its deletion was asked for.
+    gated = fake_template()
+    gated["spec"]["schedulingGates"] = [{"name": "example.com/wait"}]
+    kube.apply(job("slow", group={"name": "w", "elastic": True, "template": gated}))
+    kube.wait_condition("slow", "WorkersReady", "False", "SchedulingGated")
+    hold = '{"metadata":{"finalizers":["example.com/hold"]}}'
+    kube.run("patch", "pod", "slow-w-0-0", "--type=merge", "-p", hold)
+    old = kube.get("pod", "slow-w-0-0")["metadata"]["uid"]
+    kube.run("delete", "roj", "slow")
+    until(
+        lambda: "deletionTimestamp" in kube.get("pod", "slow-w-0-0")["metadata"],
+        what="its deletion",
+        within=60,
+    )
+
+    kube.apply(job("slow"))
+    kube.wait_condition("slow", "WorkersReady", "False")
+    time.sleep(3)
+    assert kube.condition("slow", "WorkersReady")[1] != "PodNameTaken"
+    assert kube.status("slow")["workerGroups"][0]["failures"] == 0
+    assert kube.get("pod", "slow-w-0-0")["metadata"]["uid"] == old
+
+    kube.run("patch", "pod", "slow-w-0-0", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    kube.wait_ready("slow", 1)
+    assert kube.get("pod", "slow-w-0-0")["metadata"]["uid"] != old
