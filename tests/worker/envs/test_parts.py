@@ -22,7 +22,7 @@ from rollout_worker.envs.faults import Cause, EnvFault, ending_of, error_of
 from rollout_worker.envs.layout import block_layout, place
 from rollout_worker.envs.memory import available_bytes, mapped, memory_file
 from rollout_worker.envs.processes import shares
-from rollout_worker.envs.stepper import Doing, Progress, read_progress
+from rollout_worker.envs.progress import Doing, Progress, read_progress
 
 LEAVES = st.builds(
     Leaf,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -122,13 +123,14 @@ class SharedArena(Arena):
         super().__init__(plan, mapped(fd, plan.nbytes))
 
     @staticmethod
-    def create(plan: ArenaPlan) -> tuple[SharedArena, int]:
+    def create(plan: ArenaPlan, *, directory: Path | None = None) -> tuple[SharedArena, int]:
         """A new arena and the descriptor of its memory, which the caller closes once the children have mapped
         it.
 
+        `directory` asks for an unlinked file there instead of an anonymous one.
         Raises ConfigurationError, naming the bytes needed and available, where the memory is not there.
         """
-        fd = memory_file(plan.nbytes, purpose=_purpose(plan))
+        fd = memory_file(plan.nbytes, purpose=_purpose(plan), directory=directory)
         try:
             return SharedArena(plan, fd), fd
         except BaseException:

@@ -1,50 +1,41 @@
-"""The tensordict side of vector envs: what `SerialEnv` and `ParallelEnv` have in common.
+"""The tensordict side of groups of environments: what `SerialEnv` and `ParallelEnv` have in common.
 
-Rows are stepped by a `VectorEnv` over a block of one frame; results are copied out of it once, so that they
-are the caller's own. Everything starts by itself when it is first needed.
+`batch_plan` decides from what is known of the environments how they are stepped; an `Engine` moves the rows.
+Everything starts by itself when it is first needed.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self, cast
 
-import numpy as np
+import cloudpickle  # type: ignore[import-untyped]
 import torch
-from tensordict import NonTensorStack, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from rollout_worker.envs.base import EnvBase
-from rollout_worker.envs.commands import Step
-from rollout_worker.envs.describe import EnvDescription, Key, spelled
-from rollout_worker.envs.factory import EnvFactory, Recipe, recipes_of
-from rollout_worker.envs.layout import flag_keys
-from rollout_worker.envs.native import open_session
+from rollout_worker.envs.batch_plan import BatchPlan, plan_of
+from rollout_worker.envs.batch_settings import BatchSettings, split_keywords
+from rollout_worker.envs.block_engine import BlockEngine
+from rollout_worker.envs.engine import Engine, ResetOrder
+from rollout_worker.envs.env_creator import EnvCreator
+from rollout_worker.envs.factory import EnvFactory, Recipe, is_factory, recipes_of
+from rollout_worker.envs.group import EnvGroup
+from rollout_worker.envs.metadata import EnvMeta, meta_of
+from rollout_worker.envs.row_engine import RowEngine
+from rollout_worker.envs.row_group import RowGroup
 from rollout_worker.envs.seeding import chain
-from rollout_worker.envs.spec_leaves import Device
-from rollout_worker.envs.specs import Composite, EnvSpecs
-from rollout_worker.envs.stepper import StepRules
-from rollout_worker.envs.transitions import (
-    RESET,
-    STEP,
-    keep_entries,
-    keep_unknown,
-    merged_where,
-    tensordict_of,
-    tree_of,
-)
+from rollout_worker.envs.spec_leaves import Device, as_device
+from rollout_worker.envs.specs import Composite
+from rollout_worker.envs.stacking import updated
+from rollout_worker.envs.stepper_base import StepRules
+from rollout_worker.envs.transitions import RESET, STEP, keep_entries, keep_unknown
 from rollout_worker.envs.vector import VectorEnv
 from rollout_worker.envs.vector_parts import VectorSettings
 
-WITHDRAWN = {
-    "pin_memory": "page-locked buffers do not exist here",
-    "allow_step_when_done": "an ended environment can always be stepped",
-}
-"""Keywords that are taken for the sake of existing code, and refused where they ask for something."""
-
-
-_STEP_ONLY = Step(0, 0, 1, autoreset=False)
-_STEP_AND_RESET = Step(0, 0, 1, autoreset=True)
+Factories = EnvFactory | Sequence[EnvFactory]
+Kwargs = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
 class Values(list[Any]):
@@ -56,32 +47,179 @@ class Values(list[Any]):
 
 
 class BatchedEnv(EnvBase):
-    """`num_workers` environments as one, with a leading dimension of that size. See `SerialEnv` and `ParallelEnv`."""
+    """`num_workers` environments as one, with a leading dimension of that size. See `SerialEnv` and `ParallelEnv`.
+
+    Keywords of both, beside those that they name themselves:
+
+    * `device`: of results and specs; None is the environments' own.
+    * `use_buffers`: False sends tensordicts instead of going through a block of arrays; None decides by the specs.
+    * `share_individual_td`: True gives lazy stacks; None does where rows cannot be stacked.
+    * `consolidate`: whether a tensordict that is sent is packed into one storage first.
+    * `policy_proof`: kept as an attribute, never called.
+    * `check_finite`: NaN and infinity in observations and rewards are errors.
+    * `non_blocking`: passed on to copies between devices.
+    """
+
+    _in_process: bool
+    _no_settings: frozenset[str]
+    """Settings that this kind does not take."""
 
     def __init__(
         self,
         num_workers: int,
-        create_env_fn: EnvFactory | Sequence[EnvFactory],
+        create_env_fn: Factories,
         *,
-        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        create_env_kwargs: Kwargs = None,
         device: Device = None,
-        check_finite: bool = False,
-        **withdrawn: Any,
+        policy_proof: Callable[..., Any] | None = None,
+        **keywords: Any,
     ) -> None:
         if isinstance(num_workers, bool) or not isinstance(num_workers, int):
             raise TypeError(f"num_workers must be an int, not {type(num_workers).__name__}")
         if num_workers < 1:
             raise ValueError(f"num_workers is {num_workers}; it must be at least 1")
-        _refuse_withdrawn(withdrawn, type(self).__name__)
+        known = split_keywords(keywords, type(self).__name__)
+        self._refuse_settings(known)
         super().__init__(device=device, batch_size=(num_workers,))
         self.num_workers = num_workers
-        self.__dict__["_recipes"] = recipes_of(create_env_fn, num_workers, create_env_kwargs)
-        self.__dict__["_rules"] = StepRules(check_finite=check_finite)
-        self.__dict__["_vector"] = None
-        self.__dict__["_description"] = None
+        self.policy_proof = policy_proof
+        hidden = self.__dict__
+        hidden["_wanted_device"] = as_device(device)
+        hidden["_settings"] = BatchSettings(**known)
+        hidden["_group"] = hidden["_engine"] = hidden["_plan"] = hidden["_seed"] = None
+        self._take_factories(create_env_fn, create_env_kwargs)
+        self._plan_anew()
+
+    def _refuse_settings(self, names: Mapping[str, Any]) -> None:
+        for name in names:
+            if name in self._no_settings:
+                raise TypeError(f"{type(self).__name__} has no keyword {name!r}: it starts no processes")
+
+    def _take_factories(self, factories: Factories, kwargs: Kwargs) -> None:
+        recipes = recipes_of(factories, self.num_workers, kwargs)
+        _refuse_other_kwargs(factories, kwargs)
+        is_one = is_factory(factories)
+        several = [factories] * self.num_workers if is_one else list(cast("Sequence[Any]", factories))
+        self.__dict__["_factories"] = several
+        self.__dict__["_is_one_task"] = len({id(factory) for factory in self._factories}) == 1
+        self.__dict__["_recipes"] = recipes
+        given = [kwargs or {}] * self.num_workers if kwargs is None or isinstance(kwargs, Mapping) else kwargs
+        self.__dict__["_kwargs"] = [cloudpickle.loads(cloudpickle.dumps(dict(each))) for each in given]
+
+    def _plan_anew(self) -> None:
+        metas: dict[Recipe, EnvMeta] = {}
+        for index, (recipe, factory) in enumerate(zip(self._recipes, self._factories, strict=True)):
+            if recipe not in metas:
+                known = factory.meta_data if isinstance(factory, EnvCreator) else None
+                metas[recipe] = known if known is not None else meta_of(recipe, index)
+        hidden = self.__dict__
+        hidden["_metas"] = [metas[recipe] for recipe in self._recipes]
+        self._plan_from_metas()
+
+    def _plan_from_metas(self) -> None:
+        hidden = self.__dict__
+        plan = plan_of(
+            self._metas,
+            self._settings,
+            device=self._wanted_device,
+            is_one_task=self._is_one_task,
+            is_in_process=self._in_process,
+        )
+        hidden["_plan"] = plan
+        hidden["_batch_size"], hidden["_device"] = plan.batch_size, plan.device
+        hidden["_specs"] = {group: tree.lock_() for group, tree in plan.specs().items()}
 
     @abstractmethod
-    def _make_vector(self, recipes: Sequence[Recipe], settings: VectorSettings) -> VectorEnv: ...
+    def _passed_on(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The positional arguments of a method call that go on to the environments."""
+
+    @abstractmethod
+    def _make_group(self, kind: type[EnvGroup], **more: Any) -> EnvGroup:
+        """The group of such a kind, not started."""
+
+    # -- what was asked for ----------------------------------------------------------------------------------------
+
+    @property
+    def create_env_fn(self) -> list[Any]:
+        """The factory of each environment."""
+        return self._factories  # type: ignore[no-any-return]
+
+    @property
+    def create_env_kwargs(self) -> list[dict[str, Any]]:
+        """The keywords of each factory call: copies of its own. `update_kwargs` changes them."""
+        return self._kwargs  # type: ignore[no-any-return]
+
+    @property
+    def meta_data(self) -> Any:
+        """What is known of the environments: one record, or, for several tasks, one per environment."""
+        return self._metas[0] if self._is_one_task else list(self._metas)
+
+    @property
+    def share_individual_td(self) -> bool:
+        """Whether results are lazy stacks of rows."""
+        return self._plan.is_lazy  # type: ignore[no-any-return]
+
+    @property
+    def consolidate(self) -> bool:
+        """Whether tensordicts that are sent are packed first."""
+        return self._settings.consolidate  # type: ignore[no-any-return]
+
+    @property
+    def non_blocking(self) -> bool:
+        """Whether copies between devices may be asynchronous; results are complete all the same."""
+        return self._settings.non_blocking  # type: ignore[no-any-return]
+
+    @property
+    def _use_buffers(self) -> bool:
+        return not self._plan.is_dynamic and self._settings.use_buffers is not False
+
+    def configure_parallel(  # type: ignore[override]
+        self,
+        *,
+        use_buffers: bool | None = None,
+        shared_memory: bool | None = None,
+        memmap: bool | None = None,
+        mp_start_method: str | None = None,
+        num_threads: int | None = None,
+        num_sub_threads: int | None = None,
+        non_blocking: bool | None = None,
+        daemon: bool | None = None,
+    ) -> Self:
+        """Change settings before the start (None: as it is); refuses what the constructor refuses. Gives the environment.
+
+        Raises RuntimeError while it runs.
+        """
+        if not self.is_closed:
+            raise RuntimeError(
+                f"{type(self).__name__} runs: configure it before its start, or close it first"
+            )
+        changes = {
+            "use_buffers": use_buffers,
+            "shared_memory": shared_memory,
+            "memmap": memmap,
+            "mp_start_method": mp_start_method,
+            "num_threads": num_threads,
+            "num_sub_threads": num_sub_threads,
+            "non_blocking": non_blocking,
+            "daemon": daemon,
+        }
+        self._refuse_settings({name: value for name, value in changes.items() if value is not None})
+        self.__dict__["_settings"] = self._settings.changed(changes)
+        self._plan_from_metas()
+        return self
+
+    def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Merge keywords into those of all factory calls, or each mapping into one's; used at the next start.
+
+        Raises RuntimeError for another number of mappings than there are environments.
+        """
+        if isinstance(kwargs, Mapping):
+            kwargs = [kwargs] * self.num_workers
+        if len(kwargs) != self.num_workers:
+            raise RuntimeError(f"{len(kwargs)} mappings of keywords for {self.num_workers} environments")
+        merged = [{**before, **new} for before, new in zip(self._kwargs, kwargs, strict=True)]
+        self.__dict__["_recipes"] = recipes_of(self._factories, self.num_workers, merged)
+        self.__dict__["_kwargs"] = [cloudpickle.loads(cloudpickle.dumps(each)) for each in merged]
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -89,17 +227,31 @@ class BatchedEnv(EnvBase):
         """Make the environments. Raises RuntimeError if they run already; the first use starts them anyway."""
         if not self.is_closed:
             raise RuntimeError(f"{type(self).__name__} has been started already")
-        vector = self._make_vector(self._recipes, VectorSettings(rules=self._rules))
-        vector.start()
-        self.__dict__["_vector"] = vector
-        self._describe(vector.description)
-        self._bind(vector)
+        plan: BatchPlan = self._plan
+        if plan.uses_block:
+            group: EnvGroup = self._make_group(VectorEnv)
+        else:
+            group = self._make_group(
+                RowGroup, crosses_pipes=not self._in_process, consolidate=self._settings.consolidate
+            )
+        group.start()
+        self.__dict__["_group"] = group
+        self.__dict__["_engine"] = self._engine_over(group, plan)
+
+    def _engine_over(self, group: EnvGroup, plan: BatchPlan) -> Engine:
+        if isinstance(group, VectorEnv):
+            return BlockEngine(group, device=self.device, sizes=plan.sizes(), takes_rows=plan.takes_rows)
+        assert isinstance(group, RowGroup)
+        return RowEngine(group, plan.metas, device=self.device, is_lazy=plan.is_lazy)
+
+    def _vector_settings(self) -> VectorSettings:
+        return VectorSettings(rules=StepRules(check_finite=self._settings.check_finite))
 
     @property
     def is_closed(self) -> bool:
         """True before the first start, after `close`, and after a failure."""
-        vector = self.__dict__["_vector"]
-        return vector is None or vector.is_closed
+        group = self.__dict__["_group"]
+        return group is None or group.is_closed
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the environments and give back processes and memory. The next use starts anew.
@@ -107,150 +259,169 @@ class BatchedEnv(EnvBase):
         Raises RuntimeError where nothing is open, unless `raise_if_closed` is False. A failed environment
         counts as open, once.
         """
-        vector: VectorEnv | None = self.__dict__["_vector"]
-        if vector is None and raise_if_closed:
+        group: EnvGroup | None = self.__dict__["_group"]
+        if group is None and raise_if_closed:
             raise RuntimeError(
                 f"{type(self).__name__} is closed already; pass raise_if_closed=False to allow that"
             )
-        self.__dict__["_vector"] = None
-        self.__dict__["_description"] = None
-        if vector is not None:
-            vector.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_vector": None, "_view": None}
+        self.__dict__["_group"] = self.__dict__["_engine"] = None
+        if group is not None:
+            group.close()
 
     @property
-    def vector(self) -> VectorEnv:
-        """The running vector env; started if nothing runs. After a failure it is closed, and its calls say so."""
-        if self.__dict__["_vector"] is None:
+    def vector(self) -> EnvGroup:
+        """The running group; started if nothing runs. After a failure it is closed, and its calls say so."""
+        if self.__dict__["_group"] is None:
             self.start()
-        return self.__dict__["_vector"]  # type: ignore[no-any-return]
+        return self.__dict__["_group"]  # type: ignore[no-any-return]
 
     # -- specs -----------------------------------------------------------------------------------------------------
 
-    def _describe(self, description: EnvDescription) -> None:
-        self.__dict__["_description"] = description
-        specs = EnvSpecs.of(description).expand(self.num_workers)
-        trees = {
-            "observation": specs.observation,
-            "action": specs.full_action,
-            "reward": specs.full_reward,
-            "done": specs.full_done,
-        }
-        device = self.device
-        self._specs = {
-            name: (tree if device is None else tree.to(device)).lock_() for name, tree in trees.items()
-        }
-
     def _spec_trees(self) -> dict[str, Composite]:
-        if self.__dict__.get("_description", ...) is None:
-            self._describe(self._description_of_one())
-        return super()._spec_trees()
+        return self.__dict__["_specs"]  # type: ignore[no-any-return]
 
-    def _description_of_one(self) -> EnvDescription:
-        """The description, from one environment that is made here and closed again."""
-        session = open_session(self._recipes[0], 0)
-        try:
-            return session.description
-        finally:
-            session.close()
+    def _whole(self, group: str, spec: Any) -> Composite:
+        return super()._whole(group, spec).lock_()
 
     # -- resets and steps ------------------------------------------------------------------------------------------
 
-    def reset(self, td: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        if kwargs:
-            raise TypeError(f"reset takes no keywords here: {', '.join(kwargs)}")
-        vector = self._vector_to_reset() if td is None else self._vector_for(td)
-        mask = None if td is None else self._reset_mask(td)
-        if mask is None or bool(mask.any()):
-            vector.reset(mask=None if mask is None else mask.cpu().numpy())
-        view: _View = self._view
+    def reset(
+        self,
+        td: TensorDictBase | None = None,
+        *,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> TensorDictBase:
+        """Reset all environments, or those that `td["_reset"]` marks. `kwargs` go to every reset, `list_of_kwargs`
+        holds those of each environment; where both give one, that of `kwargs` counts.
+
+        Raises ValueError where `list_of_kwargs` has another length than there are environments.
+        """
+        each = self._reset_kwargs(list_of_kwargs, kwargs)
         if td is None:
-            return view.root()
-        fresh = view.root() if mask is None else merged_where(mask, view.root(), td)
+            self._restart_after_failure()
+            return self._running().reset(ResetOrder(None, None, each))
+        self._refuse_size(td)
+        mask = self._reset_mask(td)
+        if mask is None:
+            self._restart_after_failure()
+        return self._reset_into(td, ResetOrder(td, mask, each))
+
+    def _reset_into(self, td: TensorDictBase, order: ResetOrder) -> TensorDictBase:
+        fresh = self._ready(order.mask).reset(order)
         td.exclude(*self.reset_keys, "next", inplace=True)
-        return td.update(fresh)
+        return updated(td, fresh)
+
+    def _reset_kwargs(
+        self, each: Sequence[Mapping[str, Any]] | None, common: Mapping[str, Any]
+    ) -> list[Mapping[str, Any]]:
+        if each is None:
+            return [common] * self.num_workers
+        if len(each) != self.num_workers:
+            raise ValueError(f"list_of_kwargs holds {len(each)} mappings for {self.num_workers} environments")
+        return [{**own, **common} for own in each]
+
+    def _reset_done(self, root: TensorDictBase, skipped: torch.Tensor | None) -> TensorDictBase:
+        done = self._any_done(root)
+        if not bool(done.any()):
+            return root
+        self._refuse_size(root)
+        order = ResetOrder(root, done, [{}] * self.num_workers, only_mask=True)
+        return updated(root.exclude(*self.reset_keys, "next"), self._ready(done).reset(order))
 
     def step(self, td: TensorDictBase) -> TensorDictBase:
         self._advance(td, autoreset=False)
         return td
 
     def step_and_maybe_reset(self, td: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        mask = self._advance(td, autoreset=True)
-        if mask is None:
-            return td, self._view.root(kept=td)
-        root = merged_where(mask, self._view.root(), self._next_root(td))
-        return td, td.exclude("next", RESET, STEP).update(root)
+        root = self._advance(td, autoreset=True)
+        assert root is not None
+        return td, root
 
-    def _advance(self, td: TensorDictBase, *, autoreset: bool) -> torch.Tensor | None:
-        """Step, and put what came of it under `next`. Gives the mask of a partial step."""
-        vector = self._vector_for(td)
-        view: _View = self._view
+    def _advance(self, td: TensorDictBase, *, autoreset: bool) -> TensorDictBase | None:
+        """Step, and put what came of it under `next`; gives the next root where rows are reset by themselves."""
+        if td.batch_size != self._plan.batch_size:
+            self._refuse_size(td)
+        engine: Engine | None = self.__dict__["_engine"] or self._ready(None)
+        assert engine is not None
         entries = set(td.keys())
         mask = self._step_mask(td) if STEP in entries else None
         if mask is not None and bool(mask.all()):
             mask = None
-        view.put_actions(td)
-        if mask is None:
-            vector.advance(_STEP_AND_RESET if autoreset else _STEP_ONLY)
-            following = view.following()
-        else:
-            if bool(mask.any()):
-                vector.advance(Step(0, 0, 1, autoreset, masked=True), mask=mask.cpu().numpy())
-            following = merged_where(mask, view.following(), self._standing_rows(td))
+        following, root = engine.step(td, mask, autoreset=autoreset)
         if "next" in entries:
-            keep_unknown(following, td.get("next"))
+            passed = td.get("next")
+            keep_unknown(following, passed)
         td.set("next", following)
-        return mask
+        if root is None:
+            return None
+        if "next" in entries:
+            keep_unknown(root, passed.exclude(*self.reward_keys))
+        return _root_with(root, td)
 
-    def _standing_rows(self, td: TensorDictBase) -> TensorDictBase:
-        """What skipped rows give: their root (the current observation where `td` has none), and reward 0."""
-        return self._view.root().update(self._standing(td))
-
-    def _vector_for(self, td: TensorDictBase) -> VectorEnv:
+    def _refuse_size(self, td: TensorDictBase) -> None:
         if td.batch_size != self.batch_size:
             raise RuntimeError(
                 f"the tensordict has the batch size {list(td.batch_size)}; {type(self).__name__} expects "
                 f"{list(self.batch_size)}"
             )
-        vector: VectorEnv | None = self.__dict__["_vector"]
-        if vector is None:
-            vector = self.vector
-            vector.reset()
-        return vector
 
-    def _vector_to_reset(self) -> VectorEnv:
-        """The vector env, started anew where it was closed by a failure."""
-        vector: VectorEnv | None = self.__dict__["_vector"]
-        if vector is not None and vector.is_closed:
+    def _running(self) -> Engine:
+        _ = self.vector
+        return self.__dict__["_engine"]  # type: ignore[no-any-return]
+
+    def _ready(self, mask: torch.Tensor | None) -> Engine:
+        """The engine, with every row reset once where it has just been started (for a step, or a reset of some)."""
+        is_fresh = self.__dict__["_group"] is None
+        engine = self._running()
+        if is_fresh:
+            engine.reset(ResetOrder(None, None, [{}] * self.num_workers))
+        return engine
+
+    def _restart_after_failure(self) -> None:
+        group: EnvGroup | None = self.__dict__["_group"]
+        if group is not None and group.is_closed:
             self.close()
-        return self.vector
 
-    def _reset_done(self, root: TensorDictBase, skipped: torch.Tensor | None) -> TensorDictBase:
-        done = self._any_done(root)
-        if not bool(done.any()):
-            return root
-        return self.reset(root.clone(False).set(RESET, done.unsqueeze(-1)))
-
-    def _bind(self, vector: VectorEnv) -> None:
-        self.__dict__["_view"] = _View(vector, self.batch_size, self.device)
+    def rand_action(self, td: TensorDictBase | None = None) -> TensorDictBase:
+        """Put a random action into each row of `td` (or of a new tensordict)."""
+        if not self._plan.is_lazy:
+            return super().rand_action(td)
+        action = self.full_action_spec.rand()
+        return action if td is None else updated(td, action)
 
     def _reset(self, td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        raise NotImplementedError("a batched environment resets through its vector env")
+        raise NotImplementedError("a batched environment resets through its engine")
 
     def _step(self, td: TensorDictBase) -> TensorDictBase:
-        raise NotImplementedError("a batched environment steps through its vector env")
+        raise NotImplementedError("a batched environment steps through its engine")
+
+    # -- devices ---------------------------------------------------------------------------------------------------
+
+    def to(self, device: Any) -> Self:  # type: ignore[override]
+        """Give results and specs on another device from now on. Environments stay where they are."""
+        wanted = as_device(device)
+        if wanted == self.device:
+            return self
+        hidden = self.__dict__
+        hidden["_wanted_device"] = wanted
+        hidden["_settings"] = self._settings.changed({"non_blocking": True})
+        self._plan_from_metas()
+        if not self.is_closed:
+            hidden["_engine"] = self.__dict__["_engine"].moved(self.device)
+        return self
 
     # -- seeds, attributes, state ----------------------------------------------------------------------------------
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Give environment i the i-th seed of the chain that starts at `seed`; gives the one after the last."""
+        self._restart_after_failure()
         if seed is None:
             _ = self.vector
             return None
         seeds, following = chain(seed, self.num_workers, is_static=static_seed)
         self.vector.set_seed(seeds)
+        self.__dict__["_seed"] = (seed, static_seed)
         return following
 
     def call(self, name: str, *args: Any, indices: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
@@ -266,7 +437,7 @@ class BatchedEnv(EnvBase):
         self.vector.set_attr(name, value, indices=indices)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") or name in _NEVER_ASKED or "_group" not in self.__dict__:
             return super().__getattr__(name)
         if self.vector.has_method(name):
             return _method(self, name)
@@ -279,9 +450,11 @@ class BatchedEnv(EnvBase):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
         """Load what `state_dict` gave; a mapping without `worker0` goes whole to every environment."""
-        for index in range(self.num_workers):
-            state = state_dict[f"worker{index}"] if "worker0" in state_dict else state_dict
-            self.call("load_state_dict", state, indices=[index])
+        if "worker0" in state_dict:
+            states = {index: state_dict[f"worker{index}"] for index in range(self.num_workers)}
+        else:
+            states = dict.fromkeys(range(self.num_workers), state_dict)
+        self.vector.call_each("load_state_dict", states)
 
     def add_truncated_keys(self) -> None:
         """Always a RuntimeError: flags are declared where they arise."""
@@ -290,98 +463,40 @@ class BatchedEnv(EnvBase):
         )
 
     def __repr__(self) -> str:
-        description: EnvDescription | None = self.__dict__["_description"]
-        name = "not made yet" if description is None else description.name
-        return f"{type(self).__name__}(\n    env={name},\n    batch_size={list(self.batch_size)})"
+        names = list(dict.fromkeys(meta.name for meta in self._metas))
+        text = names[0] if len(names) == 1 else "[" + ", ".join(names) + "]"
+        return f"{type(self).__name__}(\n    env={text},\n    batch_size={list(self.batch_size)})"
 
 
-class _View:
-    """The one-frame block of a vector env, as tensordicts whose tensors are copies."""
-
-    def __init__(self, vector: VectorEnv, batch_size: torch.Size, device: torch.device | None) -> None:
-        block, carry = vector.blocks[0], vector.carry
-        layout = block.layout
-        self._batch_size, self._device = batch_size, device
-        flags = flag_keys(layout.done_groups)
-        keys = [key for key in (*layout.root_keys, *layout.reward_keys, *flags) if key not in layout.objects]
-        self._next = [(key, _copier(block.tensors["next", *key][:, 0], device)) for key in keys]
-        roots = [key for key in layout.root_keys if key not in layout.objects]
-        self._carry = [(key, _copier(carry.tensors[key][:, 0], device)) for key in roots]
-        self._flags = [
-            (key, _blank((*batch_size, *block.arrays["next", *key].shape[2:]), device)) for key in flags
-        ]
-        self._objects = [
-            (key, block.arrays["next", *key], carry.arrays[key])
-            for key in layout.root_keys
-            if key in layout.objects
-        ]
-        self._actions = {key: block.tensors[key][:, 0] for key in layout.action_keys}
-
-    def put_actions(self, td: TensorDictBase) -> None:
-        """Write a tensordict's actions into the block.
-
-        Raises KeyError for one that is missing, RuntimeError for one of another shape.
-        """
-        for key, target in self._actions.items():
-            action = td.get(key if len(key) > 1 else key[0], None)
-            if action is None:
-                raise KeyError(f"the tensordict has no {spelled(key)}; a step needs it")
-            if action.shape != target.shape:
-                raise RuntimeError(
-                    f"{spelled(key)} has shape {list(action.shape)}; its spec says {list(target.shape)}"
-                )
-            target.copy_(action.detach())
-
-    def root(self, kept: TensorDictBase | None = None) -> TensorDictBase:
-        """The observation to act on, with flags that are all False.
-
-        `kept` is the stepped tensordict before it: its other root entries (actions, a policy's outputs) go along.
-        """
-        leaves: dict[Key, Any] = {key: copy() for key, copy in self._carry}
-        for key, _, array in self._objects:
-            leaves[key] = NonTensorStack(*array[:, 0].tolist())
-        for key, blank in self._flags:
-            leaves[key] = blank()
-        tree = tree_of(leaves, self._batch_size, self._device)
-        if kept is not None:
-            keep_entries(tree, kept)
-        return tensordict_of(tree, self._batch_size, self._device)
-
-    def following(self) -> TensorDictBase:
-        """What the last step gave."""
-        leaves: dict[Key, Any] = {key: copy() for key, copy in self._next}
-        for key, array, _ in self._objects:
-            leaves[key] = NonTensorStack(*array[:, 0].tolist())
-        return tensordict_of(tree_of(leaves, self._batch_size, self._device), self._batch_size, self._device)
+def _refuse_other_kwargs(factories: Factories, kwargs: Kwargs) -> None:
+    each = (
+        list(factories) if isinstance(factories, Sequence) and not isinstance(factories, str) else [factories]
+    )
+    given = list(kwargs) if isinstance(kwargs, Sequence) else [kwargs or {}]
+    for creator in each:
+        if isinstance(creator, EnvCreator) and any(
+            own and dict(own) != creator.create_env_kwargs for own in given
+        ):
+            raise RuntimeError(
+                "create_env_kwargs differ from those of the EnvCreator, which made its environment with "
+                f"{creator.create_env_kwargs}; give them to the EnvCreator"
+            )
 
 
-def _copier(view: torch.Tensor, device: torch.device | None) -> Callable[[], torch.Tensor]:
-    """A function that gives the caller's own copy of what a view holds now."""
-    if device is not None and device != view.device:
-        return lambda: view.to(device)
-    if view.dtype == torch.bfloat16:
-        return view.clone
-    array = view.numpy()
-    return lambda: torch.from_numpy(array.copy())  # half the cost of a clone for small arrays
+_NEVER_ASKED = frozenset({"is_closed", "parent_channels", "batch_size"})
+"""Names that are the batch's own; where they fail, no environment is asked for them."""
 
 
-def _blank(shape: tuple[int, ...], device: torch.device | None) -> Callable[[], torch.Tensor]:
-    """A function that gives new flags, all False."""
-    if device is None or device.type == "cpu":
-        return lambda: torch.from_numpy(np.zeros(shape, dtype=np.bool_))
-    return lambda: torch.zeros(shape, dtype=torch.bool, device=device)
+def _root_with(root: TensorDictBase, stepped: TensorDictBase) -> TensorDictBase:
+    """The next root: observations, flags, and what else stood at the stepped root (actions, a policy's outputs)."""
+    if type(root) is TensorDict and type(stepped) is TensorDict:
+        keep_entries(root._tensordict, stepped)
+        return root
+    return updated(stepped.exclude("next", RESET, STEP), root)
 
 
 def _method(env: BatchedEnv, name: str) -> Callable[..., list[Any]]:
     def call(*args: Any, **kwargs: Any) -> list[Any]:
-        return env.call(name, *(each for each in args if each is not env), **kwargs)
+        return env.call(name, *env._passed_on(args), **kwargs)
 
     return call
-
-
-def _refuse_withdrawn(keywords: Mapping[str, Any], owner: str) -> None:
-    for name, value in keywords.items():
-        if name not in WITHDRAWN:
-            raise TypeError(f"{owner} has no keyword {name!r}")
-        if value:
-            raise ValueError(f"{name}={value!r} is not offered: {WITHDRAWN[name]}")

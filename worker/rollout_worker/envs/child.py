@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any, assert_never
 
 from rollout_worker.envs.arena import ArenaPlan, ControlPage, SharedArena
-from rollout_worker.envs.calls import answer
+from rollout_worker.envs.calls import answer, sendable
 from rollout_worker.envs.commands import (
     Call,
     Close,
@@ -29,6 +29,7 @@ from rollout_worker.envs.commands import (
     Remap,
     Request,
     Reset,
+    RowWork,
     Seed,
     Step,
     decode,
@@ -37,9 +38,12 @@ from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.faults import EnvFault, fault_of
 from rollout_worker.envs.launch import Descriptor
-from rollout_worker.envs.native import open_session
 from rollout_worker.envs.orphans import die_with_parent
-from rollout_worker.envs.stepper import Doing, Progress, StepFailed, Stepper, StepRules, built
+from rollout_worker.envs.progress import Doing, Progress
+from rollout_worker.envs.stepper import Stepper
+from rollout_worker.envs.stepper_base import StepFailed, StepRules
+from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, stepper_of
+from rollout_worker.envs.transfer import Pickled, receive, send, send_plain
 
 FIRST = 1
 """Number of the command that nobody gives: make the environments and say what they are."""
@@ -58,6 +62,7 @@ class ChildSetup:
     indices: range
     recipes: tuple[Recipe, ...]
     first_env_index: int
+    stepped_by: SteppedBy
     rules: StepRules
     num_threads: int
     spin_s: float
@@ -99,25 +104,28 @@ def run(setup: ChildSetup) -> None:
     os.close(setup.control.fd)
     progress = Progress(memoryview(control.progress[setup.position]))
     try:
-        sessions = built(
-            lambda index: open_session(
-                setup.recipes[index - setup.indices.start], setup.first_env_index + index
-            ),
-            setup.indices,
-            progress,
-        )
-        stepper = Stepper(
-            sessions, first_env=setup.indices.start, control=control, progress=progress, rules=setup.rules
+        stepper = stepper_of(
+            setup.stepped_by,
+            Slice(setup.recipes, setup.indices, setup.first_env_index),
+            control=control,
+            progress=progress,
+            rules=setup.rules,
         )
     except StepFailed as failure:
         _reply(setup, control, Outcome.FAILED)
-        setup.conn.send(Failed(failure.faults))
+        send(setup.conn, Failed(failure.faults))
         return
     _limit_threads(setup.num_threads)
     progress.rest()
     _reply(setup, control, Outcome.ANSWERED)
-    setup.conn.send(Answer(Hello(tuple(session.description for session in sessions), os.getpid())))
+    send_plain(setup.conn, Answer(Hello(_descriptions(stepper), os.getpid())))
     _Listener(setup, control, progress, stepper).listen()
+
+
+def _descriptions(stepper: AnyStepper) -> tuple[EnvDescription, ...]:
+    if isinstance(stepper, Stepper):
+        return tuple(session.description for session in stepper.sessions)
+    return ()
 
 
 def _reply(setup: ChildSetup, control: ControlPage, outcome: Outcome) -> None:
@@ -147,7 +155,9 @@ def _limit_threads(num_threads: int) -> None:
 class _Listener:
     """The loop: wait for a command's number, do it, write the reply, wake the parent."""
 
-    def __init__(self, setup: ChildSetup, control: ControlPage, progress: Progress, stepper: Stepper) -> None:
+    def __init__(
+        self, setup: ChildSetup, control: ControlPage, progress: Progress, stepper: AnyStepper
+    ) -> None:
         self._setup = setup
         self._command = memoryview(control.command[setup.position])
         self._reply = memoryview(control.reply[setup.position])
@@ -171,10 +181,10 @@ class _Listener:
             self._progress.rest()
             reply[1] = outcome
             reply[0] = number
-            if self._is_last(number) or outcome is Outcome.FAILED:
+            if command_words[6] or self._is_last(number) or outcome is Outcome.FAILED:
                 os.eventfd_write(done, 1)
             if message is not None:
-                self._conn.send(message)
+                (send if isinstance(message, Failed) else send_plain)(self._conn, message)
             if isinstance(command, Close):
                 return
 
@@ -209,40 +219,50 @@ class _Listener:
         return (Outcome.DONE, None) if payload is None else (Outcome.ANSWERED, Answer(payload))
 
     def _perform(self, command: Command) -> Any:
+        stepper = self._stepper
         match command:
-            case Step():
-                self._stepper.step(command)
-                return self._objects.after_step(command) if self._objects else None
-            case Reset():
-                self._stepper.reset()
-                return self._objects.of_carry() if self._objects else None
             case Seed():
-                self._stepper.seed()
-            case Cut():
-                self._stepper.cut(command)
-                return self._objects.of_carry() if self._objects else None
+                stepper.seed()
             case Remap():
                 self._remap()
             case Call():
-                request = self._conn.recv()
-                assert isinstance(request, Request)
-                self._progress.note(Doing.CALL, 0)
-                return answer(request, self._stepper.sessions, self._stepper.first_env)
+                return self._answer(receive(self._conn))
             case Close():
-                self._stepper.close()
+                stepper.close()
+            case Step():
+                self._of_blocks().step(command)
+                return self._objects.after_step(command) if self._objects else None
+            case Reset():
+                self._of_blocks().reset()
+                return self._objects.of_carry() if self._objects else None
+            case Cut():
+                self._of_blocks().cut(command)
+                return self._objects.of_carry() if self._objects else None
             case _:
                 assert_never(command)
         return None
 
+    def _of_blocks(self) -> Stepper:
+        assert isinstance(self._stepper, Stepper)
+        return self._stepper
+
+    def _answer(self, asked: Request | RowWork) -> Any:
+        if isinstance(asked, RowWork):
+            assert not isinstance(self._stepper, Stepper)
+            return self._stepper.do_encoded(asked)
+        self._progress.note(Doing.CALL, 0)
+        found = answer(asked, self._stepper.sessions, self._stepper.first_env)
+        return Pickled(sendable(found, asked))
+
     def _remap(self) -> None:
-        plan: ArenaPlan = self._conn.recv()
+        plan: ArenaPlan = receive(self._conn)
         with _socket_of(self._conn) as channel:
             _, fds, _, _ = socket.recv_fds(channel, 1, 1)
         try:
             arena = SharedArena(plan, fds[0])
         finally:
             os.close(fds[0])
-        self._stepper.map(arena)
+        self._of_blocks().map(arena)
         rows = slice(self._setup.indices.start, self._setup.indices.stop)
         self._objects = _ObjectLeaves(arena, rows) if plan.layout.objects else None
 
@@ -284,6 +304,6 @@ def _socket_of(conn: Connection) -> Any:
 
 def send_arena(conn: Connection, plan: ArenaPlan, fd: int) -> None:
     """The parent's half of `Remap`."""
-    conn.send(plan)
+    send_plain(conn, plan)
     with _socket_of(conn) as channel:
         socket.send_fds(channel, [b"m"], [fd])

@@ -61,6 +61,9 @@ class Close:
     """Close the environments and end."""
 
 
+Simple: TypeAlias = Reset | Seed | Step | Cut
+"""The commands that fit words."""
+
 Command: TypeAlias = Reset | Seed | Step | Cut | Remap | Call | Close
 
 
@@ -129,9 +132,34 @@ def decode(words: tuple[int, int, int, int, int]) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `Call` asks for: `name` of each environment in `indices` (counted over the vector env), called if callable."""
+    """What `Call` asks for: `name` of each environment in `indices` (counted over the group), called if callable.
+
+    `own_args` holds one positional argument for each of `indices`, in front of those that all share.
+    """
 
     name: str
     indices: tuple[int, ...]
     args: tuple[Any, ...] = ()
     kwargs: tuple[tuple[str, Any], ...] = ()
+    own_args: tuple[Any, ...] | None = None
+
+    def args_of(self, index: int) -> tuple[Any, ...]:
+        """The positional arguments of one environment."""
+        own = () if self.own_args is None else (self.own_args[self.indices.index(index)],)
+        return (*own, *self.args)
+
+
+class RowOp(IntEnum):
+    """What a row is asked for."""
+
+    RESET = 1
+    STEP = 2
+    STEP_AND_RESET = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork:
+    """Rows to step or to reset as tensordicts: for each environment its own input, encoded where it crosses a pipe."""
+
+    op: RowOp
+    rows: tuple[tuple[int, Any], ...]

@@ -30,6 +30,9 @@ _NATIVE = {
 }
 """Entrypoints with a twin that does the same without tensordicts, for children that need no torch."""
 
+_ADAPTING = frozenset({"device", "categorical_action_encoding", "infos", "from_pixels", "pixels_only"})
+"""Keywords with which GymEnv does more than its twin."""
+
 ENV_INDEX = "env_index"
 """A factory with a parameter of this name is handed the environment's index (unless its keywords give one)."""
 
@@ -43,9 +46,9 @@ class Entrypoint:
 
     def load(self) -> tuple[Callable[..., Any], dict[str, Any]]:
         """The callable and its own copy of the keywords. Raises EntrypointError with the import's error as cause."""
-        return resolve(
-            _NATIVE.get(self.path, self.path), field="the environment's entrypoint"
-        ), cloudpickle.loads(self.kwargs)
+        kwargs: dict[str, Any] = cloudpickle.loads(self.kwargs)
+        path = self.path if _ADAPTING & kwargs.keys() else _NATIVE.get(self.path, self.path)
+        return resolve(path, field="the environment's entrypoint"), kwargs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def recipes_of(
     Raises TypeError for what cannot make an environment or cannot be sent to a process, RuntimeError for
     sequences of another length than `num_envs`; both name `argument` and the position.
     """
-    if isinstance(factories, str) or callable(factories) or _is_env(factories):
+    if is_factory(factories) or _is_env(factories):
         wanted: list[Any] = [factories] * num_envs
         names = [argument] * num_envs
     elif isinstance(factories, Sequence):
@@ -150,6 +153,11 @@ def _recipe(factory: Any, kwargs: Mapping[str, Any], name: str) -> Recipe:
         path, bound = native
         return Entrypoint(path, _pickled({**bound, **kwargs}, name))
     return Pickled(_pickled((factory, dict(kwargs)), name))
+
+
+def is_factory(value: Any) -> bool:
+    """Whether something is one factory, not a sequence of them."""
+    return isinstance(value, str) or callable(value)
 
 
 def _is_env(value: Any) -> bool:

@@ -8,17 +8,33 @@ Importing this loads neither torch nor gymnasium.
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Callable
-from typing import Any, Protocol
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from rollout_worker.envs import factory
+from rollout_worker.envs.autoreset import ordinary
 from rollout_worker.envs.describe import EnvDescription, Key, LeafSpec, Path, describe_gymnasium
 from rollout_worker.envs.faults import NotAnEnvironment
 
-ACCEPTED = "an EnvBase of rollout_worker.envs or a gymnasium.Env"
+ACCEPTED = (
+    "an EnvBase of rollout_worker.envs, or an environment of gymnasium (vector environments too), TorchRL or PettingZoo "
+    "(parallel)"
+)
+
+FOREIGN = (("gymnasium.vector", "VectorEnv"), ("torchrl.envs", "EnvBase"), ("pettingzoo", "ParallelEnv"))
+"""Environments of other libraries for which there is an adapter, by module and class."""
+
+
+class Start(NamedTuple):
+    """What a reset takes beside a seed: keywords, and (for environments of ours) a tensordict, as `row_codec` encodes it."""
+
+    kwargs: Mapping[str, Any]
+    row: Any = None
 
 
 class Session(Protocol):
@@ -38,6 +54,9 @@ class Session(Protocol):
     def reset(self, seed: int | None) -> Any:
         """Reset and give the observation. A seed rewinds the generator first; None goes on with it."""
 
+    def stage(self, start: Start) -> None:
+        """Keep what the next reset takes beside its seed."""
+
     def close(self) -> None:
         """Give back what the environment holds."""
 
@@ -50,6 +69,7 @@ class GymnasiumSession:
         self.description = describe_gymnasium(env)
         self.step: Callable[[Any], tuple[Any, Any, Any, Any, Any]] = env.step
         self._next_seed: int | None = None
+        self._staged: Mapping[str, Any] = {}
 
     def seed(self, seed: int) -> None:
         """Gymnasium seeds an environment by resetting it, so the seed waits for the next reset."""
@@ -59,8 +79,13 @@ class GymnasiumSession:
         """A seed is handed on once; later episodes go on with the same stream."""
         if seed is None:
             seed, self._next_seed = self._next_seed, None
-        observation, _ = self.env.reset(seed=seed)
+        staged, self._staged = self._staged, {}
+        observation, _ = self.env.reset(seed=seed, **staged)
         return observation
+
+    def stage(self, start: Start) -> None:
+        """Keywords go to the environment's own `reset`; gymnasium knows no tensordict to start from."""
+        self._staged = start.kwargs
 
     def close(self) -> None:
         """Close the environment."""
@@ -80,24 +105,72 @@ def open_session(recipe: factory.Recipe, env_index: int) -> Session:
     return session_of(factory.make(recipe, env_index))
 
 
+class Makers:
+    """Makes the environments of one process, each an object of its own: what a factory gives twice is copied."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, Any] = {}
+
+    def make(self, recipe: factory.Recipe, env_index: int) -> Any:
+        """Make an environment. Where a factory gives one again that cannot be copied, it is shared, with a warning."""
+        env = factory.make(recipe, env_index)
+        if id(env) in self._made:
+            env = self._copied(env, env_index)
+        self._made[id(env)] = env
+        return env
+
+    def open_session(self, recipe: factory.Recipe, env_index: int) -> Session:
+        """Make an environment and adapt it. Raises NotAnEnvironment for what no adapter takes."""
+        return session_of(self.make(recipe, env_index))
+
+    @staticmethod
+    def _copied(env: Any, env_index: int) -> Any:
+        try:
+            return copy.deepcopy(env)
+        except Exception as error:
+            warnings.warn(
+                f"the factory of environment {env_index} gave an environment that another one holds already, and it cannot "
+                f"be copied ({type(error).__name__}: {error}): both are the same object now",
+                stacklevel=2,
+            )
+            return env
+
+
 def session_of(env: Any) -> Session:
     """The session of what a factory made."""
-    native = getattr(env, "native_session", None)
-    if callable(native) and _is_instance(env, "rollout_worker.envs.base", "EnvBase"):
-        session: Session = native()
-        return session
-    if _is_instance(env, "gymnasium", "Env"):
-        return GymnasiumSession(env)
-    raise NotAnEnvironment(f"the factory made {_type_name(env)}; accepted is {ACCEPTED}")
+    if is_gymnasium(env):
+        return GymnasiumSession(ordinary(env))
+    ours = env if _is_instance(env, "rollout_worker.envs.base", "EnvBase") else _adapted(env)
+    if ours is None:
+        raise NotAnEnvironment(f"the factory made {type_name(env)}; accepted is {ACCEPTED}")
+    session: Session = ours.native_session()
+    return session
+
+
+def _adapted(env: Any) -> Any:
+    """An environment of another library as one of ours; None for what is none. Nothing is loaded for what cannot be one."""
+    if not any(_is_instance(env, *place) for place in FOREIGN):
+        return None
+    from rollout_worker.envs.adapters.known import adapted  # loads torch
+
+    return adapted(env)
+
+
+def is_gymnasium(value: Any) -> bool:
+    """Whether something is a single gymnasium environment (an EnvPool calls itself one, and is a batch)."""
+    return _is_instance(value, "gymnasium", "Env") and not _is_instance(
+        value, "gymnasium.vector", "VectorEnv"
+    )
 
 
 def _is_instance(value: Any, module_name: str, class_name: str) -> bool:
     """isinstance without importing: a value's class cannot come from a module that is not loaded."""
     module = sys.modules.get(module_name)
-    return module is not None and isinstance(value, getattr(module, class_name))
+    kind = getattr(module, class_name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _type_name(value: Any) -> str:
+def type_name(value: Any) -> str:
     kind = type(value)
     return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rollout_worker.envs.batch_settings import checked_start_method
 from rollout_worker.envs.factory import EnvFactory, recipes_of
-from rollout_worker.envs.launch import START_METHODS
+from rollout_worker.envs.host_crew import CrewHost
+from rollout_worker.envs.host_serial import SerialHost
 from rollout_worker.envs.layout import Leaf
 from rollout_worker.envs.processes import CrewSettings
 from rollout_worker.envs.resources import cpu_count
-from rollout_worker.envs.stepper import StepRules
+from rollout_worker.envs.stepper_base import StepRules
 from rollout_worker.envs.vector import VectorEnv
-from rollout_worker.envs.vector_parallel import ParallelVector
 from rollout_worker.envs.vector_parts import VectorSettings
-from rollout_worker.envs.vector_serial import SerialVector
 
 SPIN_S = 100e-6
 """About what it costs to fall asleep and be woken again, on a virtual machine."""
@@ -58,7 +58,7 @@ def open_envs(
         rules=StepRules(max_frames_per_traj=max_frames_per_traj, check_finite=check_finite),
     )
     if num_processes == 0:
-        return SerialVector(recipes, settings).start()
+        return VectorEnv(recipes, settings, SerialHost()).start()
     crew_settings = CrewSettings(
         num_processes=processes_for(num_envs, num_processes),
         start_method=checked_start_method(start_method),
@@ -67,7 +67,7 @@ def open_envs(
         step_timeout_s=step_timeout_s,
         close_timeout_s=close_timeout_s,
     )
-    return ParallelVector(recipes, settings, crew_settings).start()
+    return VectorEnv(recipes, settings, CrewHost(crew_settings)).start()
 
 
 def processes_for(num_envs: int, wanted: int | None) -> int:
@@ -82,13 +82,6 @@ def processes_for(num_envs: int, wanted: int | None) -> int:
 def spin_for(num_processes: int) -> float:
     """How long (in seconds) to look for the other side before sleeping: only where every process has a processor."""
     return SPIN_S if num_processes < cpu_count() else 0.0
-
-
-def checked_start_method(start_method: str) -> str:
-    """The start method if there is one of that name. Raises ValueError."""
-    if start_method not in START_METHODS:
-        raise ValueError(f"the start method is {start_method!r}; allowed are {', '.join(START_METHODS)}")
-    return start_method
 
 
 def _check_counts(**counts: int) -> None:

@@ -3,82 +3,177 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from typing import Any, Self
 
-from rollout_worker.envs.batched import BatchedEnv
-from rollout_worker.envs.factory import EnvFactory, Recipe
-from rollout_worker.envs.opening import checked_start_method, processes_for, spin_for
+import torch
+
+from rollout_worker.envs.base import EnvBase
+from rollout_worker.envs.batch_settings import checked_start_method, pipe_timeout
+from rollout_worker.envs.batched import BatchedEnv, Factories, Kwargs
+from rollout_worker.envs.env_creator import warn_of_lambdas
+from rollout_worker.envs.group import EnvGroup
+from rollout_worker.envs.host_crew import CrewHost
+from rollout_worker.envs.opening import processes_for, spin_for
 from rollout_worker.envs.processes import CrewSettings
 from rollout_worker.envs.spec_leaves import Device
-from rollout_worker.envs.vector import VectorEnv
-from rollout_worker.envs.vector_parallel import ParallelVector
-from rollout_worker.envs.vector_parts import VectorSettings
-
-PIPE_TIMEOUT = "BATCHED_PIPE_TIMEOUT"
-"""Environment variable with the longest wait for a step or reset, in seconds, where no argument gives one."""
 
 
 class ParallelEnv(BatchedEnv):
     """`num_workers` environments in `num_processes` child processes (None: one per processor, at most one per
     environment).
 
-    `ParallelEnv(8, lambda: GymEnv("CartPole-v1"))`. `create_env_fn` is one factory or one per environment (an
+    `ParallelEnv(8, partial(GymEnv, "CartPole-v1"))`. `create_env_fn` is one factory or one per environment (an
     entrypoint `pkg.mod:attr`, or a callable), `create_env_kwargs` likewise; each environment gets its own
-    copy of what they hold. Results equal `SerialEnv`'s.
+    copy of what they hold. Results equal `SerialEnv`'s, without gradients.
 
     `mp_start_method` is spawn (the default), fork or forkserver; `num_sub_threads` the threads of numeric
-    libraries in each child; `step_timeout_s` how long one environment may take for one call before its
-    process counts as stuck and is killed.
+    libraries in each child, `num_threads` torch's in this process while the children run (None: what they leave,
+    at least 1); `daemon` marks the children as daemons; `memmap` (with `shared_memory=False`) puts the shared
+    block into a file; `step_timeout_s` is how long one environment may take for one call before its process counts
+    as stuck and is killed. `serial_for_single` makes a SerialEnv where there is one environment; `auto_wrap_envs`
+    False says nothing about lambdas. See `BatchedEnv` for the other keywords.
     """
+
+    _in_process = False
+    _no_settings: frozenset[str] = frozenset()
+
+    def __new__(cls, *args: Any, serial_for_single: bool = False, **keywords: Any) -> Any:
+        """A SerialEnv, where that was asked for and one environment is all."""
+        num_workers = args[0] if args else keywords.get("num_workers")
+        if serial_for_single and num_workers == 1:
+            from rollout_worker.envs.serial import SerialEnv
+
+            kept = {name: value for name, value in keywords.items() if name not in _OF_PROCESSES}
+            return SerialEnv(*args, **kept)
+        return super().__new__(cls)
 
     def __init__(
         self,
         num_workers: int,
-        create_env_fn: EnvFactory | Sequence[EnvFactory],
+        create_env_fn: Factories,
         *,
-        create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        create_env_kwargs: Kwargs = None,
         device: Device = None,
         num_processes: int | None = None,
-        mp_start_method: str | None = None,
-        num_sub_threads: int = 1,
-        daemon: bool = False,
-        check_finite: bool = False,
         start_timeout_s: float = 120.0,
         step_timeout_s: float | None = None,
         close_timeout_s: float = 5.0,
-        **withdrawn: Any,
+        auto_wrap_envs: bool = True,
+        serial_for_single: bool = False,
+        **keywords: Any,
     ) -> None:
+        if auto_wrap_envs:
+            warn_of_lambdas(create_env_fn)
+        hidden = self.__dict__
+        hidden["_threads"] = None
+        hidden["_num_processes"] = num_processes
+        hidden["_limits"] = {
+            "start_timeout_s": start_timeout_s,
+            "step_timeout_s": pipe_timeout() if step_timeout_s is None else step_timeout_s,
+            "close_timeout_s": close_timeout_s,
+        }
         super().__init__(
             num_workers,
             create_env_fn,
             create_env_kwargs=create_env_kwargs,
             device=device,
-            check_finite=check_finite,
-            **withdrawn,
+            **keywords,
         )
-        method = mp_start_method or multiprocessing.get_start_method(allow_none=True) or "spawn"
-        processes = processes_for(num_workers, num_processes)
-        self.__dict__["_crew_settings"] = CrewSettings(
+        processes_for(num_workers, num_processes)
+
+    def _make_group(self, kind: type[EnvGroup], **more: Any) -> EnvGroup:
+        settings = self._settings
+        processes = processes_for(self.num_workers, self._num_processes)
+        method = settings.mp_start_method or multiprocessing.get_start_method(allow_none=True) or "spawn"
+        crew = CrewSettings(
             num_processes=processes,
             spin_s=spin_for(processes),
             start_method=checked_start_method(method),
-            daemon=daemon,
-            num_threads=num_sub_threads,
-            start_timeout_s=start_timeout_s,
-            step_timeout_s=_pipe_timeout() if step_timeout_s is None else step_timeout_s,
-            close_timeout_s=close_timeout_s,
+            daemon=settings.daemon,
+            num_threads=settings.num_sub_threads,
+            memory_directory=settings.memory_directory,
+            **self._limits,
         )
+        return kind(self._recipes, self._vector_settings(), CrewHost(crew), **more)
 
-    def _make_vector(self, recipes: Sequence[Recipe], settings: VectorSettings) -> VectorEnv:
-        return ParallelVector(recipes, settings, self._crew_settings)
+    def _passed_on(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(each for each in args if each is not self)
+
+    # -- threads of this process -----------------------------------------------------------------------------------
+
+    @property
+    def num_threads(self) -> int:
+        """Torch's threads in this process while the children run."""
+        asked: int | None = self._settings.num_threads
+        if asked is not None:
+            return asked
+        threads = self.__dict__["_threads"]
+        before = torch.get_num_threads() if threads is None else threads[0]
+        return max(1, before - processes_for(self.num_workers, self._num_processes))
+
+    @property
+    def num_sub_threads(self) -> int:
+        """Torch's threads in each child."""
+        return self._settings.num_sub_threads  # type: ignore[no-any-return]
+
+    @property
+    def daemon(self) -> bool:
+        """Whether the children are daemons."""
+        return self._settings.daemon  # type: ignore[no-any-return]
+
+    def start(self) -> None:
+        """Start the children. Raises RuntimeError if they run already; the first use starts them anyway."""
+        super().start()
+        if self.__dict__["_threads"] is None:
+            before, now = torch.get_num_threads(), self.num_threads
+            self.__dict__["_threads"] = (before, now)
+            torch.set_num_threads(now)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """End the children and give back memory and threads. See `BatchedEnv.close`."""
+        try:
+            super().close(raise_if_closed=raise_if_closed)
+        finally:
+            threads, self.__dict__["_threads"] = self.__dict__["_threads"], None
+            if threads is not None and torch.get_num_threads() == threads[1]:
+                torch.set_num_threads(threads[0])
+
+    # -- copies and devices ----------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_group": None, "_engine": None, "_threads": None}
+
+    def to(self, device: Any) -> Self:  # type: ignore[override]
+        """Give results and specs on another device from now on; children and their memory stay where they are.
+
+        A batch that was seeded is seeded again from the same number, with a warning.
+        """
+        before = self.device
+        super().to(device)
+        seed = self.__dict__["_seed"]
+        if self.device != before and seed is not None and not self.is_closed:
+            warnings.warn("the batch was seeded before it was moved: it is seeded again now", stacklevel=2)
+            self.set_seed(*seed)
+        return self
 
 
-def _pipe_timeout() -> float:
-    """The wait that the environment variable sets. Raises ValueError for one that is no number."""
-    text = os.environ.get(PIPE_TIMEOUT, "10000")
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ValueError(f"{PIPE_TIMEOUT} is {text!r}; it must be a number of seconds") from error
+_OF_PROCESSES = frozenset(
+    {
+        "mp_start_method",
+        "num_processes",
+        "auto_wrap_envs",
+        "start_timeout_s",
+        "step_timeout_s",
+        "close_timeout_s",
+    }
+)
+"""Keywords of ParallelEnv that a SerialEnv has no use for."""
+
+
+def parallel_of(args: tuple[Any, ...], num_envs: int, keywords: Mapping[str, Any]) -> EnvBase:
+    """`make_parallel`: with a number first, the constructor's form; else a factory and `num_envs`."""
+    if args and isinstance(args[0], int):
+        return ParallelEnv(*args, **keywords)
+    return ParallelEnv(num_envs, *args, **keywords)

@@ -20,16 +20,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rollout_worker.envs.arena import ArenaPlan, ControlPage
+from rollout_worker.envs.calls import PREFIXES
 from rollout_worker.envs.child import FIRST, Answer, ChildSetup, Failed, Hello, run, send_arena
-from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, Request, encode
+from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, Request, RowOp, RowWork, encode
 from rollout_worker.envs.factory import Entrypoint, Recipe
 from rollout_worker.envs.faults import Cause, EnvFault, ending_of, error_of
 from rollout_worker.envs.launch import MAIN_GUARD, NO_MAIN_GUARD, PROCESS_PREFIX, Descriptor, Launcher
 from rollout_worker.envs.memory import memory_file
-from rollout_worker.envs.stepper import Doing, StepRules, read_progress
+from rollout_worker.envs.progress import Doing, read_progress
+from rollout_worker.envs.stepper_base import StepRules
+from rollout_worker.envs.stepping import SteppedBy
+from rollout_worker.envs.transfer import receive, send, send_plain
 
 LOOK_S = 0.2
 """A silent wait looks at the children's progress this often."""
@@ -40,13 +45,18 @@ GATHER_LOOK_S = 0.02
 GATHER_S = 0.5
 """After a failure, the others get this long to report theirs of the same call, and again to close their environments."""
 
+ROW_CALLS = {RowOp.RESET: "reset", RowOp.STEP: "step", RowOp.STEP_AND_RESET: "step"}
+
 MESSAGE_S = 10.0
 """A message that a child has announced must arrive within this."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrewSettings:
-    """How the children run. Durations in seconds; `num_threads` is each child's."""
+    """How the children run. Durations in seconds; `num_threads` is each child's.
+
+    `memory_directory` is where the files of the shared memory are made (None: they are anonymous).
+    """
 
     num_processes: int
     start_method: str = "spawn"
@@ -56,6 +66,7 @@ class CrewSettings:
     start_timeout_s: float = 120.0
     step_timeout_s: float = 60.0
     close_timeout_s: float = 5.0
+    memory_directory: Path | None = None
 
 
 @dataclass(slots=True)
@@ -67,6 +78,8 @@ class _Child:
     process: Any = None
     pidfd: int = -1
     lifeline: int = -1
+    number: int = FIRST
+    """The command that it was given last."""
 
     @property
     def pid(self) -> int:
@@ -87,6 +100,7 @@ class Crew:
         self.children: list[_Child] = []
         self._number = FIRST
         self._call = "start"
+        self._awaited: Sequence[_Child] = self.children
         self._done = -1
         self._epoll: select.epoll | None = None
         try:
@@ -101,7 +115,12 @@ class Crew:
 
     @staticmethod
     def start(
-        recipes: Sequence[Recipe], settings: CrewSettings, rules: StepRules, *, first_env_index: int = 0
+        recipes: Sequence[Recipe],
+        settings: CrewSettings,
+        rules: StepRules,
+        *,
+        stepped_by: SteppedBy,
+        first_env_index: int = 0,
     ) -> tuple[Crew, list[Hello]]:
         """Start the children and wait until each has made its environments.
 
@@ -109,40 +128,43 @@ class Crew:
         """
         crew = Crew(settings, len(recipes))
         try:
-            crew._launch(recipes, rules, first_env_index)
+            crew._launch(recipes, rules, stepped_by, first_env_index)
             return crew, crew.wait(settings.start_timeout_s)
         except BaseException:
             crew.kill()
             raise
 
-    def order(self, command: Command, *, call: str) -> None:
-        """Give a command to every child. `call` is what errors name it."""
+    def order(self, command: Command, *, call: str, to: Sequence[_Child] | None = None) -> None:
+        """Give a command to every child, or to some. `call` is what errors name it."""
         self._number += 1
         self._call = call
-        words = encode(command)
+        self._awaited = self.children if to is None else to
+        words, is_alone = encode(command), to is not None
         rows = self.control.command
-        for child in self.children:
+        for child in self._awaited:
+            child.number = self._number
             row = rows[child.position]
             row[1:6] = words
+            row[6] = is_alone
             row[0] = self._number
             os.eventfd_write(child.wake, 1)
 
     def wait(self, limit_s: float | None = None) -> list[Any]:
-        """Wait until every child has done the command; gives what each sent beside the block (nothing sent by
-        any: empty).
+        """Wait until every child has done the command that it was given; gives what each of them sent beside the block
+        (nothing sent by any: empty).
 
         A child that does not get on for `limit_s` (by default the step's limit) counts as stuck. Raises the
         error of whatever failed, after everything has been taken down.
         """
         self._await_replies(self.settings.step_timeout_s if limit_s is None else limit_s)
-        outcomes = self.control.reply[:, 1].tolist()
+        outcomes = [int(self.control.reply[child.position, 1]) for child in self._awaited]
         if Outcome.FAILED in outcomes:
             self._fail([])
         if Outcome.ANSWERED not in outcomes:
             return []
         return [
             self._message(child).payload if outcome == Outcome.ANSWERED else None
-            for child, outcome in zip(self.children, outcomes, strict=True)
+            for child, outcome in zip(self._awaited, outcomes, strict=True)
         ]
 
     def remap(self, plan: ArenaPlan, fd: int) -> None:
@@ -154,12 +176,35 @@ class Crew:
         self.wait()
 
     def call(self, request: Request) -> list[Any]:
-        """Have every child do a request with those of its environments that it names."""
-        self.order(Call(), call=request.name)
-        for child in self.children:
+        """Have the children do a request with those of its environments that it names."""
+        chosen = self._those_with(request.indices)
+        if not chosen:
+            return []
+        self.order(
+            Call(),
+            call=request.name.lstrip(PREFIXES),
+            to=None if len(chosen) == len(self.children) else chosen,
+        )
+        for child in chosen:
             with suppress(OSError):  # a dead child is found while waiting
-                child.conn.send(request)
+                send(child.conn, request)
         return self.wait()
+
+    def share_out(self, work: RowWork) -> list[Any]:
+        """Have the children do rows, each its own; only those that have some are woken."""
+        chosen = self._those_with([index for index, _ in work.rows])
+        if not chosen:
+            return []
+        self.order(Call(), call=ROW_CALLS[work.op], to=None if len(chosen) == len(self.children) else chosen)
+        for child in chosen:
+            ours = tuple(row for row in work.rows if row[0] in child.indices)
+            with suppress(OSError):  # a dead child is found while waiting
+                send_plain(child.conn, RowWork(work.op, ours))
+        return self.wait()
+
+    def _those_with(self, indices: Iterable[int]) -> list[_Child]:
+        wanted = set(indices)
+        return [child for child in self.children if not wanted.isdisjoint(child.indices)]
 
     def close(self) -> None:
         """Close the environments in order, end the children, give everything back. Bounded by
@@ -199,7 +244,9 @@ class Crew:
         _close(self._done, self.control_fd)
         self._done = self.control_fd = -1
 
-    def _launch(self, recipes: Sequence[Recipe], rules: StepRules, first_env_index: int) -> None:
+    def _launch(
+        self, recipes: Sequence[Recipe], rules: StepRules, stepped_by: SteppedBy, first_env_index: int
+    ) -> None:
         settings = self.settings
         launcher = Launcher(
             settings.start_method,
@@ -223,6 +270,7 @@ class Crew:
                 indices=indices,
                 recipes=tuple(recipes[indices.start : indices.stop]),
                 first_env_index=first_env_index,
+                stepped_by=stepped_by,
                 rules=rules,
                 num_threads=settings.num_threads,
                 spin_s=settings.spin_s,
@@ -266,7 +314,7 @@ class Crew:
                 self._fail([])
             if not events:
                 watch = watch or _Watch(self.control, limit_s)
-                silent = watch.look(child for child in self.children if not self._has_replied(child))
+                silent = watch.look(child for child in self._awaited if not self._has_replied(child))
                 if silent:
                     self._fail([self._silence_of(child, limit_s) for child in silent])
 
@@ -278,16 +326,16 @@ class Crew:
 
     def _all_replied(self) -> bool:
         numbers: list[int] = self._replies.tolist()
-        return numbers.count(self._number) == len(numbers)
+        return numbers.count(self._number) >= len(self._awaited)
 
     def _any_failed(self) -> bool:
-        return any(
-            self._has_replied(child) and self.control.reply[child.position, 1] == Outcome.FAILED
-            for child in self.children
-        )
+        return any(map(self._said_it_failed, self.children))
+
+    def _said_it_failed(self, child: _Child) -> bool:
+        return self._has_replied(child) and int(self.control.reply[child.position, 1]) == Outcome.FAILED
 
     def _has_replied(self, child: _Child) -> bool:
-        return int(self.control.reply[child.position, 0]) == self._number
+        return int(self.control.reply[child.position, 0]) == child.number
 
     def _gather(self, limit_s: float) -> list[_Child]:
         """Give children the time to reply; gives those that neither did nor died."""
@@ -312,7 +360,9 @@ class Crew:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             self._gather(GATHER_S)
-            lost = [child for child in self.children if child not in stuck and not self._has_replied(child)]
+            lost = [
+                child for child in self.children if child not in stuck and not self._said_it_failed(child)
+            ]
             faults = [
                 *faults,
                 *self._reported(),
@@ -328,7 +378,7 @@ class Crew:
         """The faults of all children that replied that they failed."""
         faults: list[EnvFault] = []
         for child in self.children:
-            if self._has_replied(child) and self.control.reply[child.position, 1] == Outcome.FAILED:
+            if self._said_it_failed(child):
                 try:
                     message = self._receive(child)
                     faults.extend(message.faults if isinstance(message, Failed) else ())
@@ -348,7 +398,7 @@ class Crew:
         """An announced message. Raises EOFError where it does not come: the child died, or stopped in the middle."""
         if child.conn.fileno() not in _readable([child.conn.fileno(), child.pidfd], MESSAGE_S):
             raise EOFError
-        return child.conn.recv()
+        return receive(child.conn)
 
     def _death_of(self, child: _Child) -> EnvFault:
         child.process.join(1.0)

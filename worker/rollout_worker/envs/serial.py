@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 from rollout_worker.envs.batched import BatchedEnv
-from rollout_worker.envs.factory import Recipe
-from rollout_worker.envs.vector import VectorEnv
-from rollout_worker.envs.vector_parts import VectorSettings
-from rollout_worker.envs.vector_serial import SerialVector
+from rollout_worker.envs.group import EnvGroup
+from rollout_worker.envs.host_serial import SerialHost
 
 
 class SerialEnv(BatchedEnv):
     """The plain twin of `ParallelEnv`: the same results without processes.
 
-    `SerialEnv(4, lambda: GymEnv("CartPole-v1"))`. `create_env_fn` is one factory or one per environment,
-    `create_env_kwargs` likewise; each environment gets its own copy of what they hold.
+    `SerialEnv(4, partial(GymEnv, "CartPole-v1"))`. `create_env_fn` is one factory or one per environment,
+    `create_env_kwargs` likewise; each environment gets its own copy of what they hold. Gradients flow through
+    environments of ours. See `BatchedEnv` for the other keywords; those that concern processes have no effect.
     """
 
-    def _make_vector(self, recipes: Sequence[Recipe], settings: VectorSettings) -> VectorEnv:
-        return SerialVector(recipes, settings)
+    _in_process = True
+    _no_settings = frozenset({"mp_start_method", "auto_wrap_envs"})
+
+    def _make_group(self, kind: type[EnvGroup], **more: Any) -> EnvGroup:
+        return kind(self._recipes, self._vector_settings(), SerialHost(), **more)
+
+    def _passed_on(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return args

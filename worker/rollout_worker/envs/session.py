@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from rollout_worker.envs.base import EnvBase
 from rollout_worker.envs.describe import FLAG, EnvDescription, Key, Leaves, spelled
+from rollout_worker.envs.native import Start
+from rollout_worker.envs.row_codec import decoded
 from rollout_worker.envs.specs import Composite, description_of, flat_key
+from rollout_worker.envs.transitions import RESET
 
 
 class TensorDictSession:
@@ -39,6 +42,8 @@ class TensorDictSession:
         )
         self._has_root_reward = ("reward",) in dict(self.description.reward)
         self._root: TensorDictBase | None = None
+        self._staged: Start | None = None
+        self._has_ended = False
         self._has_looked = False
         self._observed = tuple(key for key, _ in self.description.observation)
         nested = (*self.description.reward, *self.description.done)
@@ -49,11 +54,20 @@ class TensorDictSession:
         self.env.set_seed(seed)
 
     def reset(self, seed: int | None) -> Any:
-        """Seed where asked for, reset, and give the observation."""
+        """Seed where asked for, reset, and give the observation. After an end, the environment is given a mask."""
         if seed is not None:
             self.env.set_seed(seed)
-        self._root = self.env.reset()
+        start, self._staged = self._staged or Start({}), None
+        given = decoded(start.row)
+        if given is None and self._has_ended:
+            given = TensorDict({RESET: torch.ones(1, dtype=torch.bool)}, batch_size=())
+        self._has_ended = False
+        self._root = self.env.reset(given, **start.kwargs)
         return self._leaves_of(self._root, self._observed)
+
+    def stage(self, start: Start) -> None:
+        """Keywords, and a row to start from."""
+        self._staged = start
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Act, and give observation, reward, terminated, truncated and an empty info."""
@@ -74,6 +88,7 @@ class TensorDictSession:
         )
         if not terminated and not truncated and bool(following.get("done").item()):
             terminated = True  # done by a flag of its own: an end by the task
+        self._has_ended = terminated or truncated
         return self._leaves_of(following, self._handed_out), reward, terminated, truncated, {}
 
     def _leaves_of(self, td: TensorDictBase, keys: tuple[Key, ...]) -> dict[str, Any]:

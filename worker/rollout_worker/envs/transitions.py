@@ -7,16 +7,25 @@ like.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from rollout_worker.envs.describe import FLAGS, Key
 
 RESET, STEP = "_reset", "_step"
 """Mask keys at the root."""
+
+
+def leaves_of(td: TensorDictBase, prefix: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """All leaves with their whole keys: tensors, and data that are no tensors in their wrapping."""
+    for name, value in td.items():
+        if isinstance(value, TensorDictBase) and not isinstance(value, (NonTensorData, NonTensorStack)):
+            yield from leaves_of(value, (*prefix, name))
+        else:
+            yield (*prefix, name), value
 
 
 def complete_flags(td: TensorDictBase, shapes: Mapping[Key, torch.Size]) -> None:
@@ -57,27 +66,60 @@ def next_root(td: TensorDictBase, reward_keys: Iterable[Key]) -> TensorDictBase:
 def merged_where(mask: torch.Tensor, new: TensorDictBase, old: TensorDictBase) -> TensorDictBase:
     """Rows of `new` where the mask is set, of `old` elsewhere; where `old` lacks a leaf, `new`'s. Nothing is shared."""
     merged = new.clone()
-    for key, value in new.items(True, True):
+    for key, value in leaves_of(new):
         before = old.get(key, None)
         if before is None or before.shape != value.shape:
             continue
         if isinstance(value, torch.Tensor):
             spread = mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
             merged.set(key, torch.where(spread, value, before))
+        elif mask.ndim:
+            rows = zip(mask.tolist(), value.unbind(0), before.unbind(0), strict=True)
+            chosen = [_merged_data(is_new, fresh, kept) for is_new, fresh, kept in rows]
+            merged.set(key, NonTensorStack(*chosen))
+        elif not bool(mask):
+            merged.set(key, before)
     return merged
+
+
+def _merged_data(mask: Any, new: Any, old: Any) -> Any:
+    """Data that are no tensors: those of `new` where the (nested) mask says so."""
+    if isinstance(mask, list):
+        return NonTensorStack(
+            *(_merged_data(*each) for each in zip(mask, new.unbind(0), old.unbind(0), strict=True))
+        )
+    return new if mask else old
+
+
+def standing_of(
+    td: TensorDictBase, current: TensorDictBase, rewards: Mapping[Key, torch.Tensor]
+) -> TensorDictBase:
+    """What `next` of a skipped row is: its root, leaf by leaf `td`'s or else as the environment stands, and no reward."""
+    standing = current.clone(False)
+    for key, value in leaves_of(current):
+        own = td.get(key, None)
+        if own is not None and getattr(own, "shape", None) == getattr(value, "shape", None):
+            standing.set(key, own.clone())
+    for key, reward in rewards.items():
+        standing.set(key, reward.clone())
+    return standing
 
 
 def mask_of(mask: torch.Tensor, batch_size: torch.Size) -> torch.Tensor:
     """A mask in any of its allowed shapes, as one boolean per element of the batch.
 
-    `(W,)`, `(W, 1)` and `(*batch, 1)` are allowed. Raises RuntimeError for another shape.
+    `(W,)`, `(W, 1)`, `batch` and `(*batch, 1)` are allowed; one value per row speaks for all of the row. Raises
+    RuntimeError for another shape.
     """
+    mask = mask.to(torch.bool)
     if mask.shape == batch_size:
         return mask
     if mask.ndim == len(batch_size) + 1 and mask.shape[:-1] == batch_size:
         return mask.any(-1)
     if mask.numel() == batch_size.numel():
         return mask.reshape(batch_size)
+    if batch_size and mask.numel() == batch_size[0] == mask.shape[0]:
+        return mask.reshape(-1, *(1,) * (len(batch_size) - 1)).expand(batch_size)
     raise RuntimeError(f"a mask of shape {list(mask.shape)} does not fit the batch size {list(batch_size)}")
 
 
@@ -92,8 +134,16 @@ def along_time(steps: Sequence[TensorDictBase]) -> TensorDictBase:
     return stacked
 
 
-def tree_of(leaves: Mapping[Key, Any], batch_size: torch.Size, device: torch.device | None) -> dict[str, Any]:
-    """Leaves by whole keys, as the entries of a tensordict: those of longer keys in tensordicts of their own."""
+def tree_of(
+    leaves: Mapping[Key, Any],
+    batch_size: torch.Size,
+    device: torch.device | None,
+    sizes: Mapping[Key, torch.Size] | None = None,
+) -> dict[str, Any]:
+    """Leaves by whole keys, as the entries of a tensordict: those of longer keys in tensordicts of their own.
+
+    `sizes` are the batch sizes of these, by key, where they differ from the root's.
+    """
     tree: dict[str, Any] = {}
     below: dict[str, dict[Key, Any]] = {}
     for key, value in leaves.items():
@@ -102,7 +152,9 @@ def tree_of(leaves: Mapping[Key, Any], batch_size: torch.Size, device: torch.dev
         else:
             below.setdefault(key[0], {})[key[1:]] = value
     for name, inner in below.items():
-        tree[name] = tensordict_of(tree_of(inner, batch_size, device), batch_size, device)
+        deeper = {key[1:]: size for key, size in (sizes or {}).items() if key[0] == name and len(key) > 1}
+        size = batch_size if sizes is None else sizes.get((name,), batch_size)
+        tree[name] = tensordict_of(tree_of(inner, batch_size, device, deeper), size, device)
     return tree
 
 

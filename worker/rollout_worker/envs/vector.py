@@ -1,28 +1,25 @@
 """The vector env: `num_envs` environments stepped at once, straight into the blocks of an arena. The
 collector's interface.
 
-`opening.open_envs` gives one. `SerialVector` steps in the caller's process, `ParallelVector` in children; both
-follow one contract, written at `VectorEnv`, and the same stepper does the work. Tensordicts are not known
-here: `batched` puts them on top.
+`opening.open_envs` gives one. Where its environments live, in the caller's process or in children, is its host's
+business; the same stepper does the work. Tensordicts are not known here: `batched` puts them on top.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rollout_contract.errors import LayoutMismatch
-from rollout_worker.envs.arena import Arena, ArenaPlan, Block, ControlPage
-from rollout_worker.envs.calls import GET_ATTRIBUTE, IS_CALLABLE, SET_ATTRIBUTE, Result
-from rollout_worker.envs.commands import Cut, Request, Reset, Seed, Step
+from rollout_worker.envs.arena import Arena, ArenaPlan, Block
+from rollout_worker.envs.commands import Cut, Reset, Simple, Step
 from rollout_worker.envs.describe import EnvDescription, differences
 from rollout_worker.envs.factory import Recipe
-from rollout_worker.envs.launch import refuse_import_of_main
+from rollout_worker.envs.group import EnvGroup, Host
 from rollout_worker.envs.layout import (
     EPISODE_LENGTH,
     EPISODE_RETURN,
@@ -31,13 +28,14 @@ from rollout_worker.envs.layout import (
     block_layout,
     flag_keys,
 )
-from rollout_worker.envs.vector_parts import MAX_SEED, Array, Episodes, Failure, Simple, VectorSettings
+from rollout_worker.envs.stepping import SteppedBy
+from rollout_worker.envs.vector_parts import Array, Episodes, VectorSettings
 
 if TYPE_CHECKING:
     from rollout_worker.envs.specs import Composite, EnvSpecs, Spec
 
 
-class VectorEnv(ABC):
+class VectorEnv(EnvGroup):
     """`num_envs` environments and the blocks that they are stepped into.
 
     The order of use: `start` (done by `open_envs`), `reset`, then for each batch `begin`, `step`… or
@@ -51,35 +49,38 @@ class VectorEnv(ABC):
     and can be started again.
     """
 
-    def __init__(self, recipes: Sequence[Recipe], settings: VectorSettings) -> None:
-        self.num_envs = len(recipes)
-        self.settings = settings
-        self._recipes = tuple(recipes)
+    _stepped_by = SteppedBy.BLOCK
+
+    def __init__(self, recipes: Sequence[Recipe], settings: VectorSettings, host: Host) -> None:
+        super().__init__(recipes, settings, host)
         self._arena: Arena | None = None
         self._description: EnvDescription | None = None
-        self._failure: Failure | None = None
         self._has_begun_step = False
         self._roots_at: tuple[int, int] | None = None
 
-    def start(self) -> Self:
-        """Make the environments and the memory. Raises RuntimeError if they run already."""
-        if not self.is_closed:
-            raise RuntimeError("the environments have been started already; close them first")
-        self._failure = None
-        self._roots_at = None
-        refuse_import_of_main()
-        try:
-            self._open()
-        except BaseException as error:
-            self._failure = Failure.of(error)
-            self._release()
-            raise
-        return self
+    def __getstate__(self) -> dict[str, Any]:
+        """With the content of the blocks; a copy gets memory of its own for it."""
+        arena = self._arena
+        content = (
+            None if arena is None else (arena.plan, [block.arrays for block in (*arena.blocks, arena.carry)])
+        )
+        return {**self.__dict__, "_arena": None, "content": content}
 
-    @property
-    def is_closed(self) -> bool:
-        """True before `start` and after `close` or a failure."""
-        return self._arena is None
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        content = state.pop("content")
+        self.__dict__.update(state)
+        if content is None:
+            return
+        plan, blocks = content
+        self._arena = self._host.map(plan)
+        for block, arrays in zip((*self._arena.blocks, self._arena.carry), blocks, strict=True):
+            for key, array in arrays.items():
+                block.arrays[key][...] = array
+
+    def _opened_with(self, descriptions: list[EnvDescription]) -> None:
+        self._roots_at = None
+        self._adopt(descriptions)
+        self._arena = self._host.map(self._plan())
 
     @property
     def layout(self) -> BlockLayout:
@@ -162,7 +163,7 @@ class VectorEnv(ABC):
         self._check_ready()
         self._check_range(start, stop)
         self._note_step(Step(block, start, stop))
-        self._order(Step(block, start, stop), call="step")
+        self._host.order(Step(block, start, stop), call="step")
         self._has_begun_step = True
 
     def finish_step(self) -> None:
@@ -177,14 +178,8 @@ class VectorEnv(ABC):
         """Do a step command as it is. A masked one steps those that `mask` marks; the others stay where they are."""
         self._check_ready()
         if mask is not None:
-            self._control.mask[:] = mask
+            self._host.control.mask[:] = mask
         self._step(command)
-
-    def set_seed(self, seeds: Sequence[int | None]) -> None:
-        """Seed environments without resetting them (a gymnasium environment takes its seed at its next reset)."""
-        self._check_ready()
-        self._put_seeds(seeds, None)
-        self._run(Seed(), call="set_seed")
 
     def cut(self, block: int, step: int, seeds: Sequence[int | None] | None = None) -> None:
         """End every running trajectory at a frame of a block as truncated, then reset all environments with
@@ -204,34 +199,6 @@ class VectorEnv(ABC):
         step, env_index = np.nonzero(lengths)
         return Episodes(env_index, step, arrays[EPISODE_RETURN].T[step, env_index], lengths[step, env_index])
 
-    def call(self, name: str, *args: Any, indices: Sequence[int] | None = None, **kwargs: Any) -> list[Any]:
-        """The attribute `name` of each environment (or of those in `indices`), called if it can be; one
-        result per environment.
-
-        An exception raised by an environment is raised here, of its own class, with the environment's index
-        in a note.
-        """
-        self._check_ready()
-        chosen = tuple(range(self.num_envs)) if indices is None else tuple(indices)
-        answers = self._call(Request(name, chosen, args, tuple(kwargs.items())))
-        results = {result.env_index: result for result in answers}
-        for index in chosen:
-            if results[index].error is not None:
-                raise _noted(results[index])
-        return [results[index].value for index in chosen]
-
-    def get_attr(self, name: str, *, indices: Sequence[int] | None = None) -> list[Any]:
-        """The attribute `name` of each environment, methods too as far as they can be sent."""
-        return self.call(GET_ATTRIBUTE + name, indices=indices)
-
-    def has_method(self, name: str) -> bool:
-        """Whether `name` is something to call in the environments. Raises AttributeError where they lack it."""
-        return bool(self.call(IS_CALLABLE + name, indices=[0])[0])
-
-    def set_attr(self, name: str, value: Any, *, indices: Sequence[int] | None = None) -> None:
-        """Set an attribute of each environment (or of those in `indices`)."""
-        self.call(SET_ATTRIBUTE + name, value, indices=indices)
-
     def remap(self, *, num_steps: int, num_blocks: int = 1, extra_leaves: Iterable[Leaf] = ()) -> None:
         """Go on with other blocks. Waiting roots move along; arrays of the old blocks keep their memory and content."""
         self._check_ready()
@@ -240,49 +207,9 @@ class VectorEnv(ABC):
         self.settings = replace(
             self.settings, num_steps=num_steps, num_blocks=num_blocks, extra_leaves=tuple(extra_leaves)
         )
-        self._arena = self._mapped(self._plan())
+        self._arena = self._guarded(lambda: self._host.map(self._plan()))
         for key, array in before.carry.arrays.items():
             self._arena.carry.arrays[key][...] = array
-
-    def close(self) -> None:
-        """Close the environments and give everything back. Nothing happens where nothing is open."""
-        if self.is_closed:
-            return
-        try:
-            self._close()
-        finally:
-            self._release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # -- what the two kinds do differently -------------------------------------------------------------------------
-
-    _control: ControlPage
-
-    @abstractmethod
-    def _open(self) -> None: ...
-
-    @abstractmethod
-    def _mapped(self, plan: ArenaPlan) -> Arena: ...
-
-    @abstractmethod
-    def _order(self, command: Simple, *, call: str) -> None: ...
-
-    @abstractmethod
-    def _wait(self) -> None: ...
-
-    @abstractmethod
-    def _call(self, request: Request) -> list[Result]: ...
-
-    @abstractmethod
-    def _close(self) -> None: ...
-
-    @abstractmethod
-    def _release(self) -> None: ...
 
     # -- shared ----------------------------------------------------------------------------------------------------
 
@@ -305,8 +232,20 @@ class VectorEnv(ABC):
             arena.carry.arrays[key][:, 0] = arena.blocks[block].arrays[key][:, frame]
 
     def _run(self, command: Simple, *, call: str) -> None:
-        self._order(command, call=call)
+        self._host.order(command, call=call)
         self._wait()
+
+    def _wait(self) -> None:
+        try:
+            self._host.wait(self._arena)
+        except BaseException as error:
+            self._fail_with(error)
+            raise
+
+    def _release(self) -> None:
+        super()._release()
+        self._arena = None
+        self._has_begun_step = False
 
     def _adopt(self, descriptions: Sequence[EnvDescription]) -> None:
         """Take the environments' common description. Raises LayoutMismatch naming the one that differs."""
@@ -336,37 +275,12 @@ class VectorEnv(ABC):
         return self._arena
 
     def _check_ready(self) -> None:
-        if self._arena is None:
-            raise self._closed_error()
+        super()._check_ready()
         if self._has_begun_step:
             raise RuntimeError("a step is under way: call finish_step first")
-
-    def _closed_error(self) -> BaseException:
-        if self._failure is None:
-            return RuntimeError("the environments are closed; start them first")
-        return self._failure.again()
 
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start < stop <= self.settings.num_steps:
             raise ValueError(
                 f"frames {start} to {stop} are not within a block of {self.settings.num_steps} steps"
             )
-
-    def _put_seeds(self, seeds: Sequence[int | None] | None, mask: Sequence[bool] | Array | None) -> None:
-        control = self._control
-        if seeds is not None and len(seeds) != self.num_envs:
-            raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments")
-        for seed in seeds or ():
-            if seed is not None and not 0 <= seed <= MAX_SEED:
-                raise ValueError(f"a seed is {seed}; allowed is 0 to {MAX_SEED}")
-        control.mask[:] = True if mask is None else np.asarray(mask, dtype=bool)
-        control.has_seed[:] = [seed is not None for seed in seeds] if seeds is not None else False
-        if seeds is not None:
-            control.seeds[:] = [seed or 0 for seed in seeds]
-
-
-def _noted(result: Result) -> BaseException:
-    assert result.error is not None
-    assert result.fault is not None
-    result.error.add_note(f"raised by {result.fault}\n{result.fault.details}")
-    return result.error

@@ -8,16 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollout_contract.errors import EnvError
-from rollout_worker.envs.commands import Cut, Reset, Seed, Step
 from rollout_worker.envs.layout import Leaf
-from rollout_worker.envs.stepper import StepRules
+from rollout_worker.envs.stepper_base import StepRules
 
 Array = np.ndarray[Any, Any]
 
 MAX_SEED = 2**64 - 1
-
-Simple = Reset | Seed | Step | Cut
-"""The commands that fit words."""
 
 
 class Episodes(NamedTuple):

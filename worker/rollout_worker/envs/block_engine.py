@@ -1,0 +1,202 @@
+"""Moves rows through a block of one frame: results are copied out of it once, so that they are the caller's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import NonTensorStack, TensorDict, TensorDictBase
+
+from rollout_worker.envs.commands import Step
+from rollout_worker.envs.describe import Key, spelled
+from rollout_worker.envs.engine import Engine, ResetOrder
+from rollout_worker.envs.layout import flag_keys
+from rollout_worker.envs.native import Start
+from rollout_worker.envs.row_codec import encoded
+from rollout_worker.envs.stacking import rows_of
+from rollout_worker.envs.transitions import (
+    RESET,
+    STEP,
+    keep_entries,
+    merged_where,
+    standing_of,
+    tensordict_of,
+    tree_of,
+)
+from rollout_worker.envs.vector import VectorEnv
+
+_STEP_ONLY = Step(0, 0, 1, autoreset=False)
+_STEP_AND_RESET = Step(0, 0, 1, autoreset=True)
+
+
+class BlockEngine(Engine):
+    """A vector env with a block of one frame.
+
+    `takes_rows` says that the environments are ours and take a tensordict to start from; `sizes` are the batch
+    sizes of the tensordicts below the root.
+    """
+
+    group: VectorEnv
+
+    def __init__(
+        self,
+        group: VectorEnv,
+        *,
+        device: torch.device | None,
+        sizes: Mapping[Key, torch.Size],
+        takes_rows: bool,
+    ) -> None:
+        self.group = group
+        self._takes_rows = takes_rows
+        self._sizes, self._device = sizes, device
+        self._view = BlockView(group, device, sizes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_view": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._view = BlockView(self.group, self._device, self._sizes)
+
+    def moved(self, device: torch.device | None) -> BlockEngine:
+        """Another view of the same block."""
+        return BlockEngine(self.group, device=device, sizes=self._sizes, takes_rows=self._takes_rows)
+
+    def reset(self, order: ResetOrder) -> TensorDictBase:
+        """Reset through the control page's mask; keywords and rows are staged beforehand."""
+        td, mask = order.td, order.mask
+        chosen = range(self.group.num_envs) if mask is None else np.flatnonzero(mask.cpu().numpy()).tolist()
+        if chosen:
+            starts = self._starts(order, chosen)
+            if starts:
+                self.group.stage(starts)
+            self.group.reset(mask=None if mask is None else mask.cpu().numpy())
+        fresh = self._view.root()
+        return fresh if td is None or mask is None else merged_where(mask, fresh, td)
+
+    def _starts(self, order: ResetOrder, chosen: Any) -> dict[int, Start]:
+        rows: list[Any] = []
+        if self._takes_rows and order.td is not None:
+            only_mask = order.only_mask and order.mask is not None
+            empty = TensorDict({}, batch_size=order.td.batch_size)
+            given = empty if only_mask else order.td.exclude("next", STEP)
+            if order.mask is not None:
+                given.set(RESET, order.mask.reshape(-1, 1))
+            rows = rows_of(given)
+        return {
+            index: Start(order.kwargs[index], encoded(rows[index]) if rows else None)
+            for index in chosen
+            if rows or order.kwargs[index]
+        }
+
+    def step(
+        self, td: TensorDictBase, mask: torch.Tensor | None, *, autoreset: bool
+    ) -> tuple[TensorDictBase, TensorDictBase | None]:
+        """Write the actions, step, copy out."""
+        view = self._view
+        view.put_actions(td)
+        if mask is None:
+            self.group.advance(_STEP_AND_RESET if autoreset else _STEP_ONLY)
+            return view.following(), view.root() if autoreset else None
+        if bool(mask.any()):
+            self.group.advance(Step(0, 0, 1, autoreset, masked=True), mask=mask.cpu().numpy())
+        following = merged_where(mask, view.following(), self._standing(td))
+        if not autoreset:
+            return following, None
+        root = merged_where(mask, view.root(), td)
+        return following, root
+
+    def _standing(self, td: TensorDictBase) -> TensorDictBase:
+        """What skipped rows give: their root (as it stands where `td` has none), and reward 0."""
+        return standing_of(td, self._view.root(), self._view.no_reward())
+
+
+class BlockView:
+    """The one-frame block of a vector env, as tensordicts whose tensors are copies."""
+
+    def __init__(
+        self, group: VectorEnv, device: torch.device | None, sizes: Mapping[Key, torch.Size]
+    ) -> None:
+        block, carry = group.blocks[0], group.carry
+        layout = block.layout
+        self._batch_size, self._device = torch.Size((group.num_envs,)), device
+        self._sizes = {key: torch.Size((group.num_envs, *size)) for key, size in sizes.items()}
+        flags = flag_keys(layout.done_groups)
+        keys = [key for key in (*layout.root_keys, *layout.reward_keys, *flags) if key not in layout.objects]
+        self._next = [(key, _copier(block.tensors["next", *key][:, 0], device)) for key in keys]
+        roots = [key for key in layout.root_keys if key not in layout.objects]
+        self._carry = [(key, _copier(carry.tensors[key][:, 0], device)) for key in roots]
+        self._flags = [
+            (key, _blank((*self._batch_size, *block.arrays["next", *key].shape[2:]), device)) for key in flags
+        ]
+        self._objects = [
+            (key, block.arrays["next", *key], carry.arrays[key])
+            for key in layout.root_keys
+            if key in layout.objects
+        ]
+        self._no_reward = {
+            key: torch.zeros_like(block.tensors["next", *key][:, 0], device=device)
+            for key in layout.reward_keys
+        }
+        self._actions = {key: block.tensors[key][:, 0] for key in layout.action_keys}
+
+    def put_actions(self, td: TensorDictBase) -> None:
+        """Write a tensordict's actions into the block.
+
+        Raises KeyError for one that is missing, RuntimeError for one of another shape.
+        """
+        for key, target in self._actions.items():
+            action = td.get(key if len(key) > 1 else key[0], None)
+            if action is None:
+                raise KeyError(f"the tensordict has no {spelled(key)}; a step needs it")
+            if action.shape != target.shape:
+                raise RuntimeError(
+                    f"{spelled(key)} has shape {list(action.shape)}; its spec says {list(target.shape)}"
+                )
+            target.copy_(action.detach())
+
+    def no_reward(self) -> dict[Key, torch.Tensor]:
+        """Rewards of zero."""
+        return self._no_reward
+
+    def root(self, kept: TensorDictBase | None = None) -> TensorDictBase:
+        """The observation to act on, with flags that are all False.
+
+        `kept` is the stepped tensordict before it: its other root entries (actions, a policy's outputs) go along.
+        """
+        leaves: dict[Key, Any] = {key: copy() for key, copy in self._carry}
+        for key, _, array in self._objects:
+            leaves[key] = NonTensorStack(*array[:, 0].tolist())
+        for key, blank in self._flags:
+            leaves[key] = blank()
+        tree = tree_of(leaves, self._batch_size, self._device, self._sizes)
+        if kept is not None:
+            keep_entries(tree, kept)
+        return tensordict_of(tree, self._batch_size, self._device)
+
+    def following(self) -> TensorDictBase:
+        """What the last step gave."""
+        leaves: dict[Key, Any] = {key: copy() for key, copy in self._next}
+        for key, array, _ in self._objects:
+            leaves[key] = NonTensorStack(*array[:, 0].tolist())
+        tree = tree_of(leaves, self._batch_size, self._device, self._sizes)
+        return tensordict_of(tree, self._batch_size, self._device)
+
+
+def _copier(view: torch.Tensor, device: torch.device | None) -> Callable[[], torch.Tensor]:
+    """A function that gives the caller's own copy of what a view holds now."""
+    if device is not None and device != view.device:
+        return lambda: view.to(device)
+    if view.dtype == torch.bfloat16:
+        return view.clone
+    array = view.numpy()
+    return lambda: torch.from_numpy(array.copy())  # half the cost of a clone for small arrays
+
+
+def _blank(shape: tuple[int, ...], device: torch.device | None) -> Callable[[], torch.Tensor]:
+    """A function that gives new flags, all False."""
+    if device is None or device.type == "cpu":
+        return lambda: torch.from_numpy(np.zeros(shape, dtype=np.bool_))
+    return lambda: torch.zeros(shape, dtype=torch.bool, device=device)

@@ -1,0 +1,64 @@
+"""Views of a block by what they are for, made once: what a stepper writes in a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollout_worker.envs.arena import Block
+from rollout_worker.envs.describe import FLAGS, Key
+from rollout_worker.envs.layout import EPISODE_LENGTH, EPISODE_RETURN
+
+Array = np.ndarray[Any, Any]
+
+
+class BlockRows:
+    """The stepper's rows of one block, by what they are for."""
+
+    def __init__(self, block: Block, rows: slice) -> None:
+        layout = block.layout
+        self.arrays: dict[Key, Array] = {key: array[rows] for key, array in block.arrays.items()}
+        self.root = [self.arrays[key] for key in layout.root_keys]
+        self.frames: dict[int, Frame] = {}
+        if block.index < 0:
+            return
+        self.next = [self.arrays["next", *key] for key in layout.root_keys]
+        self.reward = self.arrays["next", *layout.reward_keys[0]]
+        self.by_flag = {
+            flag: [self.arrays["next", *group, flag] for group in layout.done_groups] for flag in FLAGS
+        }
+        self.returns, self.lengths = self.arrays[EPISODE_RETURN], self.arrays[EPISODE_LENGTH]
+        self.counts = (self.arrays.get(("step_count",)), self.arrays.get(("next", "step_count")))
+        floats = [*layout.root_keys, *layout.reward_keys]
+        self.floats = [
+            (key, self.arrays["next", *key]) for key in floats if self.arrays["next", *key].dtype.kind in "fc"
+        ]
+
+    def floats_of(self, start: int, stop: int) -> list[tuple[Key, Array]]:
+        """The leaves that could hold NaN or infinity, over some frames."""
+        return [(key, array[:, start:stop]) for key, array in self.floats]
+
+
+class Frame:
+    """One frame's views of a block, made once: what is written in a step."""
+
+    def __init__(self, rows: BlockRows, step: int, roots: list[Array]) -> None:
+        self.step = step
+        self.next = [array[:, step] for array in rows.next]
+        self.roots = roots
+        self.rewards = rows.reward.reshape(*rows.reward.shape[:2], -1)[:, step]
+        self.reward = self.rewards[:, 0]
+        self.by_flag = {flag: [array[:, step] for array in arrays] for flag, arrays in rows.by_flag.items()}
+        self.returns, self.lengths = rows.returns[:, step], rows.lengths[:, step]
+        self.counts = [None if array is None else array[:, step] for array in rows.counts]
+        self.floats = [(key, array[:, step]) for key, array in rows.floats]
+        self.has_ends = False
+
+    def forget_ends(self) -> None:
+        """Take back what an earlier use of this frame said about ends. `begin` does so for a whole block."""
+        for arrays in self.by_flag.values():
+            for array in arrays:
+                array[...] = False
+        self.lengths[...] = 0
+        self.has_ends = False

@@ -1,0 +1,139 @@
+"""The host in the caller's own process: environments are stepped one after the other, and nothing is waited for.
+
+A step that never returns cannot be ended here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, LocalArena
+from rollout_worker.envs.calls import Result, answer
+from rollout_worker.envs.commands import Cut, Request, Reset, RowWork, Seed, Simple, Step
+from rollout_worker.envs.describe import EnvDescription
+from rollout_worker.envs.factory import Recipe
+from rollout_worker.envs.faults import error_of
+from rollout_worker.envs.progress import Progress
+from rollout_worker.envs.stepper import Stepper
+from rollout_worker.envs.stepper_base import StepFailed
+from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, seated, stepper_of
+from rollout_worker.envs.vector_parts import VectorSettings
+
+T = TypeVar("T")
+
+
+class SerialHost:
+    """One stepper over all environments, called directly."""
+
+    control: ControlPage
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self._stepper: AnyStepper | None = None
+        self._pending: Simple | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The sessions with their environments, and what the stepper knows of their episodes; memory is mapped anew."""
+        stepper = self._stepper
+        if stepper is None:
+            return {"sessions": None}
+        return {
+            "sessions": stepper.sessions,
+            "rules": stepper.rules,
+            "tallies": stepper.tallies if isinstance(stepper, Stepper) else None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        SerialHost.__init__(self)
+        sessions = state["sessions"]
+        if sessions is None:
+            return
+        self.control = ControlPage(len(sessions), 1)
+        self._stepper = seated(
+            sessions,
+            control=self.control,
+            progress=Progress(memoryview(self.control.progress[0])),
+            rules=state["rules"],
+        )
+        if isinstance(self._stepper, Stepper):
+            self._stepper.tallies = state["tallies"]
+
+    def open(
+        self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy
+    ) -> list[EnvDescription]:
+        """Make the environments."""
+        self.control = ControlPage(len(recipes), 1)
+        stepper = _translated(
+            lambda: stepper_of(
+                stepped_by,
+                Slice(recipes, range(len(recipes)), settings.first_env_index),
+                control=self.control,
+                progress=Progress(memoryview(self.control.progress[0])),
+                rules=settings.rules,
+            )
+        )
+        self._stepper = stepper
+        if isinstance(stepper, Stepper):
+            return [session.description for session in stepper.sessions]
+        return []
+
+    def map(self, plan: ArenaPlan) -> Arena:
+        """Memory of this process alone."""
+        assert isinstance(self._stepper, Stepper)
+        arena = LocalArena(plan)
+        self._stepper.map(arena)
+        return arena
+
+    def order(self, command: Simple, *, call: str) -> None:
+        """Keep the command: it is done while it is waited for."""
+        self._pending = command
+
+    def wait(self, arena: Arena | None) -> None:
+        """Do the command that was ordered."""
+        stepper, command = self._stepper, self._pending
+        assert stepper is not None
+        try:
+            if isinstance(command, Step):
+                stepper.step(command)  # type: ignore[union-attr]
+            elif isinstance(command, Reset):
+                stepper.reset()  # type: ignore[union-attr]
+            elif isinstance(command, Seed):
+                stepper.seed()
+            elif isinstance(command, Cut):
+                stepper.cut(command)  # type: ignore[union-attr]
+        except StepFailed as failure:
+            raise error_of(failure.faults) from failure.cause
+
+    def ask(self, request: Request) -> list[Result]:
+        """Ask the environments."""
+        assert self._stepper is not None
+        return answer(request, self._stepper.sessions, 0)
+
+    def do_rows(self, work: RowWork) -> dict[int, Any]:
+        """Step or reset rows; tensordicts go in and out as they are."""
+        stepper = self._stepper
+        assert stepper is not None
+        assert not isinstance(stepper, Stepper)
+        return dict(_translated(lambda: stepper.do(work)))
+
+    def close(self) -> None:
+        """Close the environments."""
+        stepper, self._stepper = self._stepper, None
+        if stepper is not None:
+            _translated(stepper.close)
+
+    def release(self) -> None:
+        """Close what is open still; what fails in that is not heard of any more."""
+        stepper, self._stepper = self._stepper, None
+        if stepper is not None:
+            with suppress(StepFailed):
+                stepper.close()
+
+
+def _translated(action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except StepFailed as failure:
+        raise error_of(failure.faults) from failure.cause

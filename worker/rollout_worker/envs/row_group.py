@@ -1,0 +1,58 @@
+"""A group of environments that is stepped through tensordicts, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollout_worker.envs.commands import RowOp, RowWork, Simple
+from rollout_worker.envs.describe import EnvDescription
+from rollout_worker.envs.factory import Recipe
+from rollout_worker.envs.group import EnvGroup, Host
+from rollout_worker.envs.stepping import SteppedBy
+from rollout_worker.envs.vector_parts import VectorSettings
+
+
+class RowGroup(EnvGroup):
+    """Environments of any batch size and with any specs. `crosses_pipes` says that rows have to be encoded."""
+
+    _stepped_by = SteppedBy.ROWS
+
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        settings: VectorSettings,
+        host: Host,
+        *,
+        crosses_pipes: bool,
+        consolidate: bool = True,
+    ) -> None:
+        super().__init__(recipes, settings, host)
+        self._crosses_pipes = crosses_pipes
+        self._consolidate = consolidate
+
+    def _opened_with(self, descriptions: list[EnvDescription]) -> None:
+        """There is no memory to make."""
+
+    def _run(self, command: Simple, *, call: str) -> None:
+        def run() -> None:
+            self._host.order(command, call=call)
+            self._host.wait(None)
+
+        self._guarded(run)
+
+    def do(self, op: RowOp, rows: Sequence[tuple[int, Any]]) -> dict[int, Any]:
+        """Step or reset these rows (see `RowStepper.do`); gives what each came to."""
+        self._check_ready()
+        if self._crosses_pipes:
+            rows = [(index, self._encoded(op, given)) for index, given in rows]
+        work = RowWork(op, tuple(rows))
+        return self._guarded(lambda: self._host.do_rows(work))
+
+    def _encoded(self, op: RowOp, given: Any) -> Any:
+        from rollout_worker.envs.row_codec import encoded
+
+        if op is RowOp.RESET:
+            row, kwargs = given
+            return encoded(row, consolidate=self._consolidate), kwargs
+        return encoded(given, consolidate=self._consolidate)

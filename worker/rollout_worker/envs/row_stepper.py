@@ -1,0 +1,66 @@
+"""Steps a slice of the environments as rows: the one place where tensordicts are handed to them.
+
+A serial group is one row stepper over all rows; a child is one over its slice. Failures of several environments in
+one call are gathered and leave together as `StepFailed`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollout_worker.envs.commands import RowOp, RowWork
+from rollout_worker.envs.progress import Doing
+from rollout_worker.envs.row_codec import Row, decoded, encoded
+from rollout_worker.envs.row_sessions import RowSession
+from rollout_worker.envs.stepper_base import Faults, SessionStepper
+
+_CALLS = {
+    RowOp.RESET: (Doing.RESET, "reset"),
+    RowOp.STEP: (Doing.STEP, "step"),
+    RowOp.STEP_AND_RESET: (Doing.STEP, "step"),
+}
+
+
+class RowStepper(SessionStepper[RowSession]):
+    """Environments that are stepped with tensordicts."""
+
+    def do(self, work: RowWork) -> list[tuple[int, Any]]:
+        """Do the rows in order. A reset's input is its row (or None) and its keywords, a step's its row."""
+        doing, call = _CALLS[work.op]
+        faults = Faults(self.first_env)
+        found: list[tuple[int, Any]] = []
+        for index, given in work.rows:
+            position = index - self.first_env
+            self._progress.note(doing, position)
+            try:
+                found.append((index, self._one(work.op, self.sessions[position], given)))
+            except (Exception, SystemExit) as error:
+                faults.add(error, position, call)
+        faults.raise_if_any()
+        return found
+
+    def do_encoded(self, work: RowWork) -> list[tuple[int, Any]]:
+        """The same with rows that came through a pipe, and go back through it in the same form."""
+        packs = True
+        plain: list[tuple[int, Any]] = []
+        for index, given in work.rows:
+            if work.op is RowOp.RESET:
+                row, kwargs = given
+                plain.append((index, (decoded(row), kwargs)))
+            else:
+                packs = given.buffer is not None
+                plain.append((index, decoded(given)))
+        results = self.do(RowWork(work.op, tuple(plain)))
+        if work.op is RowOp.STEP_AND_RESET:
+            return [(index, tuple(_back(each, packs) for each in pair)) for index, pair in results]
+        return [(index, _back(row, packs)) for index, row in results]
+
+    @staticmethod
+    def _one(op: RowOp, session: RowSession, given: Any) -> Any:
+        if op is RowOp.RESET:
+            return session.reset(*given)
+        return session.step(given) if op is RowOp.STEP else session.step_and_reset(given)
+
+
+def _back(row: Any, packs: bool) -> Row | None:
+    return encoded(row, consolidate=packs)
