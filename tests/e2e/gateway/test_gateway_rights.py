@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx2
 import pytest
 from kubernetes import client
+
+from rollout_contract.keys import JobKeys
+from rollout_contract.messages import EndKind
+from rollout_contract.spec import parse_manifest
+from rollout_stream import Control, JobSettings
+from rollout_stream.connection import ServerAddress
+from rollout_stream.session import Session
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -309,3 +318,78 @@ def test_no_secret_is_in_the_log_or_in_an_answer(
     ]
     secrets = ["s3cr3t-probe-42", editor.token, editor.token.rpartition(".")[2], "0123456789abcdef0123"]
     assert [secret for secret in secrets for answer in answers if secret in answer] == []
+
+
+@pytest.fixture
+def open_job(
+    cluster: Any, namespaces: tuple[str, str], redis_port: int, manifest: dict[str, Any]
+) -> Iterator[Control]:
+    """A job whose stream is open, as the operator opens it."""
+    stored = cluster.jobs().create_namespaced_custom_object(
+        "rolloutjob.dev", "v1alpha1", namespaces[0], "rolloutjobs", manifest
+    )
+    ref = parse_manifest(stored).ref
+    address = ServerAddress(host="127.0.0.1", port=redis_port, password="s3cr3t-probe-42")
+    with closing(Session(address)) as session:
+        control = Control(session, ref)
+        control.open_job(JobSettings(uid=ref.uid, seed=7, total_frames=100_000, groups=("learner",)))
+        yield control
+        control.delete()
+
+
+def test_live_numbers_seed_and_the_end(
+    gateway: Any, namespaces: tuple[str, str], editor: Any, open_job: Control
+) -> None:
+    path = path_of(namespaces[0], open_job.job.name)
+    caller = gateway.caller(editor.token)
+    status = caller.get(path + "/status").json()
+    assert status["live"]["seed"] == status["live"]["seed"] | {"seed": 7, "epoch": 0}
+    assert caller.put(path + "/seed", json={"seed": 9}, headers={"if-match": '"0"'}).json()["epoch"] == 1
+    assert caller.put(path + "/seed", json={"seed": 10}, headers={"if-match": '"0"'}).status_code == 412
+    assert caller.get(path + "/status").json()["live"]["seed"]["seed"] == 9
+    place = caller.get(path + "/stream").json()
+    assert place["key"] == JobKeys.of(open_job.job).batches
+    assert caller.post(path + "/complete").status_code == 202
+    assert open_job.read_control().ended == EndKind.FINISHED
+
+
+@pytest.mark.probe("P-53")
+def test_weights_of_two_learners(
+    gateway: Any, namespaces: tuple[str, str], editor: Any, open_job: Control
+) -> None:
+    path = path_of(namespaces[0], open_job.job.name, "weights")
+    caller = gateway.caller(editor.token)
+    header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    body = len(header).to_bytes(8, "little") + header + bytes(4)
+    first = {"if-match": '"0"', "idempotency-key": "one"}
+    assert caller.put(path, content=body, headers=first).json()["policyVersion"] == 1
+    late = caller.put(path, content=body, headers={"if-match": '"0"', "idempotency-key": "two"})
+    assert (late.status_code, late.json()["currentVersion"]) == (412, 1)
+    assert caller.put(path, content=body, headers=first).json()["policyVersion"] == 1
+    assert caller.get(path + "/latest").content == body
+    refused = caller.put(path, content=b"\x80\x04cbuiltins\nexec\n.")
+    assert refused.status_code in (415, 422)
+    assert [item["policyVersion"] for item in caller.get(path).json()["items"]] == [1]
+
+
+@pytest.mark.skipif(
+    not os.environ.get("SOAK"), reason="takes ten minutes: no cluster makes shorter tokens; SOAK=1"
+)
+@pytest.mark.timeout(900)
+def test_a_token_expires(
+    gateway: Any,
+    namespaces: tuple[str, str],
+    make_caller: Callable[..., Any],
+    rules: dict[str, Any],
+    open_job: Control,
+    until: Callable[..., Any],
+) -> None:
+    someone = make_caller(rules["view"], seconds=600)
+    caller = gateway.caller(someone.token)
+    path = path_of(namespaces[0], open_job.job.name)
+    with caller.stream("GET", path + "/events", timeout=60) as answer:
+        started = time.monotonic()
+        for _ in answer.iter_lines():
+            pass  # it ends by itself, with the token
+    assert 500 < time.monotonic() - started < 700
+    until(lambda: caller.get(path).status_code == 401, deadline_s=30)
