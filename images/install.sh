@@ -19,7 +19,7 @@ for package in ("rollout_cli", "rollout_worker"):
 PY
 fi
 # Modules that a library loads only when they are asked for are compiled then, in memory.
-"$python" -m compileall -q -j 0 --invalidation-mode unchecked-hash -x '/kubernetes/.*/(models|api)/.*|/torch/(testing|_inductor)/|/tests?/' \
+"$python" -m compileall -q -j 0 --invalidation-mode unchecked-hash -x '/kubernetes/.*/(models|api)/(?!__init__|v1_object_meta|v1_owner_reference|v1_managed_fields_entry)|/torch/(testing|_inductor)/|/tests?/' \
   /opt/rollout/lib || true
 version=$("$python" -c 'from importlib.metadata import version; print(version("rolloutjob"))')
 "$python" sbom.py "rollout-$program" "$version" /usr/share/rollout/sbom.json
