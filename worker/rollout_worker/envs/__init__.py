@@ -33,10 +33,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollout_worker.envs.adapters.pettingzoo import PettingZooEnv as PettingZooEnv
+    from rollout_worker.envs.adapters.torchrl import TorchRLEnv as TorchRLEnv
+    from rollout_worker.envs.adapters.vector import GymVectorEnv as GymVectorEnv
     from rollout_worker.envs.base import EnvBase as EnvBase
     from rollout_worker.envs.gym import GymEnv as GymEnv
     from rollout_worker.envs.layout import BlockLayout as BlockLayout
     from rollout_worker.envs.layout import Leaf as Leaf
+    from rollout_worker.envs.make import make_env as make_env
     from rollout_worker.envs.opening import open_envs as open_envs
     from rollout_worker.envs.parallel import ParallelEnv as ParallelEnv
     from rollout_worker.envs.serial import SerialEnv as SerialEnv
@@ -49,7 +53,10 @@ if TYPE_CHECKING:
     from rollout_worker.envs.specs import NonTensor as NonTensor
     from rollout_worker.envs.specs import OneHot as OneHot
     from rollout_worker.envs.specs import Spec as Spec
+    from rollout_worker.envs.specs import Stacked as Stacked
+    from rollout_worker.envs.specs import StackedComposite as StackedComposite
     from rollout_worker.envs.specs import Unbounded as Unbounded
+    from rollout_worker.envs.specs import stack_specs as stack_specs
     from rollout_worker.envs.vector import VectorEnv as VectorEnv
     from rollout_worker.envs.vector_parts import Episodes as Episodes
 
@@ -73,6 +80,13 @@ _HOMES = {
     "Episodes": "vector_parts",
     "VectorEnv": "vector",
     "open_envs": "opening",
+    "GymVectorEnv": "adapters.vector",
+    "TorchRLEnv": "adapters.torchrl",
+    "PettingZooEnv": "adapters.pettingzoo",
+    "make_env": "make",
+    "Stacked": "specs",
+    "StackedComposite": "specs",
+    "stack_specs": "specs",
 }
 
 __all__ = sorted(_HOMES)

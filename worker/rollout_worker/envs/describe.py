@@ -131,8 +131,15 @@ def describe_gymnasium(env: gymnasium.Env[Any, Any]) -> EnvDescription:
     Raises TypeError for a space that has no spec, ValueError for an observation key that the tensordict needs
     itself.
     """
-    observation = list(_leaves_of(env.observation_space, ("observation",), (), is_root=True))
-    action = list(_leaves_of(env.action_space, ("action",), ()))
+    return describe_spaces(env.observation_space, env.action_space, name=_name_of(env))
+
+
+def describe_spaces(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, name: str
+) -> EnvDescription:
+    """The description of an environment with these spaces. Raises as `describe_gymnasium` does."""
+    observation = list(_leaves_of(observation_space, ("observation",), (), is_root=True))
+    action = list(_leaves_of(action_space, ("action",), ()))
     clash = [key for key, _, _ in observation if key[0] in RESERVED]
     if clash:
         raise ValueError(
@@ -140,7 +147,7 @@ def describe_gymnasium(env: gymnasium.Env[Any, Any]) -> EnvDescription:
             f"Rename it; reserved are {', '.join(sorted(RESERVED))}."
         )
     return EnvDescription(
-        name=_name_of(env),
+        name=name,
         observation=tuple((key, leaf) for key, leaf, _ in observation),
         action=tuple((key, leaf) for key, leaf, _ in action),
         reward=((("reward",), REWARD),),
@@ -192,11 +199,11 @@ def leaf_of(space: gymnasium.Space[Any], key: Key = ()) -> LeafSpec:
             return LeafSpec(Kind.MULTI_CATEGORICAL, tuple(space.nvec.shape), "int64", nvec=nvec, start=start)
         case spaces.MultiBinary():
             return LeafSpec(Kind.BINARY, tuple(space.shape), "int8")
-        case spaces.Text():
-            return LeafSpec(Kind.NON_TENSOR, (), OBJECT)
+        case spaces.Text() | spaces.Sequence() | spaces.Graph() | spaces.OneOf():
+            return LeafSpec(Kind.NON_TENSOR, (), OBJECT)  # of no fixed shape: stored as the value that it is
     raise TypeError(
-        f"the space of {spelled(key) if key else 'this leaf'} is {type(space).__name__}, which has no spec. Box, Discrete, "
-        "MultiDiscrete, MultiBinary, Text, Dict and Tuple have one; wrap the environment so that it uses these."
+        f"the space of {spelled(key) if key else 'this leaf'} is {type(space).__name__}, which has no spec. Gymnasium's own "
+        "spaces have one; wrap the environment so that it uses these."
     )
 
 

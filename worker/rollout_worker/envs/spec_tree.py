@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from rollout_worker.envs.spec_leaves import Device, Shape, Spec, as_device, as_shape, expanded, indexed
+from rollout_worker.envs.spec_base import (
+    Device,
+    Shape,
+    Spec,
+    as_device,
+    as_shape,
+    closed,
+    expanded,
+    fits,
+    indexed,
+)
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -136,6 +146,56 @@ class Composite(Spec):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def set(self, name: Name, spec: Spec | Mapping[Any, Any]) -> Self:
+        """Set the spec of a key; gives the composite itself."""
+        self[name] = spec
+        return self
+
+    def update(self, other: Composite | Mapping[Any, Any]) -> Self:
+        """Take over the other's specs, at every depth; keys that are not there stay."""
+        for name, spec in other.items():
+            below = self.get(name)
+            if isinstance(below, Composite) and isinstance(spec, (Composite, Mapping)):
+                below.update(spec)
+            else:
+                self[name] = spec
+        return self
+
+    def pop(self, name: Name, *default: Any) -> Any:
+        """Remove the spec of a key and give it. Raises KeyError where there is none and no default."""
+        if name not in self and default:
+            return default[0]
+        found = self[name]
+        del self[name]
+        return found
+
+    def select(self, *names: Name) -> Self:
+        """A composite of these keys alone."""
+        made = type(self)(shape=self.shape, device=self.device)
+        for name in names:
+            made[name] = self[name]
+        return made
+
+    def exclude(self, *names: Name) -> Self:
+        """A composite without these keys."""
+        made = self.clone()
+        for name in names:
+            made.pop(name, None)
+        return made
+
+    def empty(self) -> Self:
+        """A composite of the same shape and device without keys."""
+        return type(self)(shape=self.shape, device=self.device)
+
+    def is_empty(self) -> bool:
+        """Whether there is no leaf at any depth."""
+        return next(iter(self.leaves()), None) is None
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """The same as `shape`: the batch dimensions of the tensordicts."""
+        return self.shape
+
     def lock_(self) -> Self:
         """Refuse changes from now on, at every depth."""
         return self._set_locked(True)
@@ -161,6 +221,8 @@ class Composite(Spec):
 
     def is_in(self, value: Any) -> bool:
         there = set(value.keys())
+        if hasattr(value, "batch_size") and not fits(value.batch_size, self.shape):
+            return False
         return all(name in there and spec.is_in(value.get(name)) for name, spec in self._entries.items())
 
     def project(self, value: Any) -> Any:
@@ -176,6 +238,14 @@ class Composite(Spec):
     def expand(self, *shape: Any) -> Self:
         new, old = expanded(self.shape, shape), len(self.shape)
         return self._mapped(lambda spec: spec.expand(*new, *spec.shape[old:]), shape=new)
+
+    def _reshaped(self, shape: torch.Size) -> Self:
+        old = len(self.shape)
+        return self._mapped(lambda spec: spec._reshaped(torch.Size((*shape, *spec.shape[old:]))), shape=shape)
+
+    def flatten(self) -> dict[tuple[str, ...], Spec]:
+        """All leaves, by their whole keys."""
+        return dict(self.leaves())
 
     def to(self, device: Device) -> Self:
         moved = self._mapped(lambda spec: spec.to(device), shape=self.shape)
@@ -203,7 +273,7 @@ class Composite(Spec):
 
     def _values(self, shape: Shape, make: Any) -> TensorDict:
         made = {name: make(spec) for name, spec in self._entries.items()}
-        return _tensordict(made, (*as_shape(shape), *self.shape), self.device)
+        return _tensordict(made, (*as_shape(shape), *closed(self.shape)), self.device)
 
     def _mapped(self, change: Any, *, shape: torch.Size) -> Self:
         made = type(self)(shape=shape, device=self.device)

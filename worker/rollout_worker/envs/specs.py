@@ -26,6 +26,7 @@ from rollout_worker.envs.spec_leaves import (
     Spec,
     Unbounded,
 )
+from rollout_worker.envs.spec_stack import Stacked, StackedComposite, stack_specs
 from rollout_worker.envs.spec_tree import Composite, flat_key
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ __all__ = [
     "NonTensor",
     "OneHot",
     "Spec",
+    "Stacked",
+    "StackedComposite",
     "Unbounded",
     "composite_of",
     "description_of",
@@ -50,6 +53,7 @@ __all__ = [
     "leaf_spec_of",
     "single_or_composite",
     "spec_of",
+    "stack_specs",
 ]
 
 

@@ -8,6 +8,7 @@ the stepper alone.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -37,7 +38,7 @@ def writer_of(leaves: Leaves, paths: Sequence[Path]) -> Writer:
 class _LeafWriter:
     def __init__(self, key: Key, spec: LeafSpec) -> None:
         self._key, self._spec = key, spec
-        self._shape, self._dtype = spec.shape, storage_of(spec)
+        self._shape, self._dtype = spec.shape, _as_it_comes(spec)
 
     def __call__(self, rows: Rows, index: int, observation: Any) -> None:
         if (
@@ -53,7 +54,7 @@ class _LeafWriter:
 class _TreeWriter:
     def __init__(self, leaves: Leaves, paths: Sequence[Path]) -> None:
         self._leaves = [
-            (position, key, spec, spec.shape, storage_of(spec), path)
+            (position, key, spec, spec.shape, _as_it_comes(spec), path)
             for position, ((key, spec), path) in enumerate(zip(leaves, paths, strict=True))
         ]
         self._heads = {path[0] for path in paths if path}
@@ -94,10 +95,18 @@ def storage_of(spec: LeafSpec) -> np.dtype[Any]:
     return np.dtype("uint16" if spec.dtype == "bfloat16" else spec.dtype)
 
 
+def _as_it_comes(spec: LeafSpec) -> np.dtype[Any] | None:
+    """The dtype in which a value needs no change at all; None where every value does."""
+    return None if any(spec.start) else storage_of(spec)
+
+
 def fitted(value: Any, key: Key, spec: LeafSpec) -> Any:
-    """A value in the spec's dtype and shape. Raises ValueError or TypeError that names the key and says what came."""
+    """A value in the spec's dtype and shape; categories are counted from 0. What is no tensor is copied, as it may change.
+
+    Raises ValueError or TypeError that names the key and says what came.
+    """
     if spec.dtype == OBJECT:
-        return value
+        return value if isinstance(value, str) else copy.deepcopy(value)
     dtype = storage_of(spec)
     try:
         array = np.asarray(value)
@@ -107,6 +116,8 @@ def fitted(value: Any, key: Key, spec: LeafSpec) -> Any:
         ) from error
     if array.shape != spec.shape:
         raise ValueError(f"{spelled(key)} has shape {list(array.shape)}; its spec says {list(spec.shape)}")
+    if any(spec.start):
+        array = array - np.array(spec.start).reshape(spec.shape)
     if array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind"):
         return array
     return _cast_exactly(array, dtype, key)
