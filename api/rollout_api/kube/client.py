@@ -13,7 +13,7 @@ import os
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Final
@@ -37,7 +37,8 @@ CONNECT_S: Final = 3.0
 WATCH_SILENCE_S: Final = 75.0
 """Bookmarks come every minute: a watch that is silent for longer is dead."""
 MAX_IN_FLIGHT: Final = 64
-"""Calls at once, all callers together; watches are bounded by the number of event streams."""
+"""Calls at once by each way in, so that strangers' tokens, about which we ask, do not hold up those whom we know.
+Watches are bounded by the number of event streams."""
 TRIES: Final = 3
 TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 """What may stand in a header as a bearer token."""
@@ -101,7 +102,8 @@ class KubernetesClient:
     def __init__(self, own: Configuration) -> None:
         self._own = _client(own)
         self._callers = _client(without_credentials(own))
-        self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._own_slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._callers_slots = asyncio.Semaphore(MAX_IN_FLIGHT)
 
     async def __aenter__(self) -> KubernetesClient:
         return self
@@ -139,7 +141,7 @@ class KubernetesClient:
             response.close()
 
     async def _try(self, request: Request, token: str | None) -> Document:
-        async with self._slots:
+        async with _slot(self._own_slots if token is None else self._callers_slots):
             timeout = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
             response = await self._send(request, token, timeout)
             data = await _data(response)
@@ -174,6 +176,20 @@ class KubernetesClient:
             raise _away(error) from error
         response: aiohttp.ClientResponse = answer.response
         return response
+
+
+@asynccontextmanager
+async def _slot(slots: asyncio.Semaphore) -> AsyncGenerator[None]:
+    """One of the calls at once. StoreUnavailable if none becomes free in the time of an answer."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await slots.acquire()
+    except TimeoutError as error:
+        raise StoreUnavailable("too many calls wait for the Kubernetes API", retry_after_s=5) from error
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 def _client(configuration: Configuration) -> ApiClient:

@@ -9,6 +9,7 @@ import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from rollout_api.identity import Identity
+from rollout_api.kube import client
 from rollout_api.kube.client import KubernetesClient, Request, without_credentials
 from rollout_api.kube.errors import Expired, error_of
 from rollout_api.kube.store import KubernetesStore
@@ -250,6 +251,18 @@ class TestErrors:
         server.respond = lambda call: (200, "<html>welcome</html>")
         with pytest.raises(StoreUnavailable, match="no JSON object"):
             await kube.call(Request("GET", "/version"))
+
+
+async def test_a_flood_of_questions_about_strangers_holds_nobody_else_up(
+    kube: KubernetesClient, server: Any, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_S", 0.5)
+    for _ in range(client.MAX_IN_FLIGHT):
+        await kube._own_slots.acquire()
+    server.respond = lambda call: (200, stored)
+    assert await KubernetesStore(kube).acting_for(CALLER).get("rl", "cartpole")
+    with pytest.raises(StoreUnavailable, match="too many calls"):
+        await kube.call(Request("GET", "/version"))
 
 
 class TestWatch:
