@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import cloudpickle  # type: ignore[import-untyped]
 import torch
@@ -28,9 +28,9 @@ from rollout_worker.envs.row_group import RowGroup
 from rollout_worker.envs.seeding import chain
 from rollout_worker.envs.spec_leaves import Device, as_device
 from rollout_worker.envs.specs import Composite
-from rollout_worker.envs.stacking import updated
+from rollout_worker.envs.stacking import stacked, updated
 from rollout_worker.envs.stepper_base import StepRules
-from rollout_worker.envs.transitions import RESET, STEP, keep_entries, keep_unknown
+from rollout_worker.envs.transitions import RESET, STEP, entries_of, keep_entries, keep_unknown, put
 from rollout_worker.envs.vector import VectorEnv
 from rollout_worker.envs.vector_parts import VectorSettings
 
@@ -44,6 +44,15 @@ class Values(list[Any]):
     def __call__(self) -> list[Any]:
         """The values as a plain list."""
         return list(self)
+
+
+class Ready(NamedTuple):
+    """Environments that are done: their indices, and, with a row for each in that order, their stepped tensordicts and
+    the roots that they act on next (both None where there are none)."""
+
+    indices: list[int]
+    stepped: TensorDictBase | None
+    root: TensorDictBase | None
 
 
 class BatchedEnv(EnvBase):
@@ -344,20 +353,69 @@ class BatchedEnv(EnvBase):
             self._refuse_size(td)
         engine: Engine | None = self.__dict__["_engine"] or self._ready(None)
         assert engine is not None
-        entries = set(td.keys())
+        entries = entries_of(td)
+        has_next = "next" in entries
         mask = self._step_mask(td) if STEP in entries else None
         if mask is not None and bool(mask.all()):
             mask = None
         following, root = engine.step(td, mask, autoreset=autoreset)
-        if "next" in entries:
+        if has_next:
             passed = td.get("next")
             keep_unknown(following, passed)
-        td.set("next", following)
+        put(td, "next", following)
         if root is None:
             return None
-        if "next" in entries:
+        if has_next:
             keep_unknown(root, passed.exclude(*self.reward_keys))
         return _root_with(root, td)
+
+    def rollout(self, max_steps: int, policy: Any = None, **options: Any) -> TensorDictBase:
+        """Act for up to `max_steps` steps; see `EnvBase.rollout`. Random actions that nothing depends on are stepped in
+        runs."""
+        is_open = (
+            policy is None
+            and options.get("break_when_any_done") is False
+            and not set(options) - _OPEN_OPTIONS
+        )
+        if is_open and max_steps > 0:
+            self._restart_after_failure()
+            engine = self._running()
+            if isinstance(engine, BlockEngine) and engine.can_run_open():
+                found = engine.run_open(max_steps, self.full_action_spec)
+                if options.get("set_truncated"):
+                    self._truncate_last(found)
+                return found
+        return super().rollout(max_steps, policy, **options)
+
+    # -- some environments at a time -------------------------------------------------------------------------------
+
+    def send(self, td: TensorDictBase, indices: Sequence[int] | None = None) -> None:
+        """Have environments stepped, and reset where they end, without waiting for them.
+
+        `td` has one row for each of `indices` (None: all environments), with their actions. What comes of them is
+        given by `recv`. Raises RuntimeError for an environment that was sent and not received yet.
+        """
+        chosen = list(range(self.num_workers)) if indices is None else [int(index) for index in indices]
+        if len(td.batch_size) == 0 or td.batch_size != (len(chosen), *self.batch_size[1:]):
+            raise RuntimeError(
+                f"the tensordict has the batch size {list(td.batch_size)} for {len(chosen)} environments of "
+                f"{list(self.batch_size[1:])}"
+            )
+        self._ready(None).send(td, chosen)
+        self.__dict__.setdefault("_sent", {}).update(zip(chosen, td.unbind(0), strict=True))
+
+    def recv(self, min_ready: int = 1, *, timeout_s: float | None = None) -> Ready:
+        """Wait until `min_ready` environments that were sent are done; gives all that are.
+
+        With `timeout_s`, gives those that were done by then (maybe none). Raises RuntimeError if none was sent.
+        """
+        indices, following, root = self._running().receive(min_ready, timeout_s)
+        if following is None or root is None:
+            return Ready([], None, None)
+        sent = self.__dict__["_sent"]
+        stepped = stacked([sent.pop(index) for index in indices], is_lazy=self._plan.is_lazy)
+        stepped = stepped.exclude("next").set("next", following)
+        return Ready(indices, stepped, _root_with(root, stepped))
 
     def _refuse_size(self, td: TensorDictBase) -> None:
         if td.batch_size != self.batch_size:
@@ -385,10 +443,17 @@ class BatchedEnv(EnvBase):
 
     def rand_action(self, td: TensorDictBase | None = None) -> TensorDictBase:
         """Put a random action into each row of `td` (or of a new tensordict)."""
+        if td is None:
+            td = TensorDict({}, batch_size=self.batch_size, device=self.device)
         if not self._plan.is_lazy:
-            return super().rand_action(td)
+            for key, spec in self._specs["action"].leaves():
+                if len(key) == 1:
+                    put(td, key[0], spec.rand())
+                else:
+                    td.set(key, spec.rand())
+            return td
         action = self.full_action_spec.rand()
-        return action if td is None else updated(td, action)
+        return updated(td, action)
 
     def _reset(self, td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         raise NotImplementedError("a batched environment resets through its engine")
@@ -482,6 +547,9 @@ def _refuse_other_kwargs(factories: Factories, kwargs: Kwargs) -> None:
                 f"{creator.create_env_kwargs}; give them to the EnvCreator"
             )
 
+
+_OPEN_OPTIONS = frozenset({"break_when_any_done", "set_truncated"})
+"""Options of a rollout that leave it to run as it will."""
 
 _NEVER_ASKED = frozenset({"is_closed", "parent_channels", "batch_size"})
 """Names that are the batch's own; where they fail, no environment is asked for them."""

@@ -47,5 +47,16 @@ class Engine(ABC):
         observations and flags of the following root, already reset where done."""
 
     @abstractmethod
+    def send(self, td: TensorDictBase, indices: Sequence[int]) -> None:
+        """Have environments stepped (and reset where they end) whatever the others are doing; `td` has a row for each."""
+
+    @abstractmethod
+    def receive(
+        self, at_least: int, timeout_s: float | None
+    ) -> tuple[list[int], TensorDictBase | None, TensorDictBase | None]:
+        """Wait for environments that were sent; gives which are done, what stands under `next` then, and their next
+        roots' observations and flags, a row for each (None where none is done in time)."""
+
+    @abstractmethod
     def moved(self, device: torch.device | None) -> Engine:
         """The same engine with its results on another device."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage
 from rollout_worker.envs.calls import GET_ATTRIBUTE, IS_CALLABLE, SET_ATTRIBUTE, STAGE, Result
-from rollout_worker.envs.commands import Request, RowWork, Seed, Simple
+from rollout_worker.envs.commands import Request, RowOp, RowWork, Seed, Simple
 from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.launch import refuse_import_of_main
@@ -55,6 +55,12 @@ class Host(Protocol):
     def do_rows(self, work: RowWork) -> dict[int, Any]:
         """Have some rows stepped or reset as tensordicts; gives what each came to, by environment."""
 
+    def begin(self, work: RowWork) -> None:
+        """Have some rows stepped, whatever the others are doing. Where rows are stepped in a block, their work is empty."""
+
+    def finished(self, at_least: int, timeout_s: float | None, arena: Arena | None) -> dict[int, Any]:
+        """Wait until that many rows that were begun are done, or the time is over; gives what each came to."""
+
     def close(self) -> None:
         """Close the environments in order. Raises EnvError where one fails to; all are tried."""
 
@@ -79,6 +85,7 @@ class EnvGroup(ABC):
         self._host = host
         self._is_open = False
         self._failure: Failure | None = None
+        self._under_way: set[int] = set()
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -140,15 +147,55 @@ class EnvGroup(ABC):
     def _release(self) -> None:
         self._host.release()
         self._is_open = False
+        self._under_way = set()
 
     def _check_ready(self) -> None:
         if self.is_closed:
             raise self._closed_error()
+        if self._under_way:
+            raise RuntimeError(
+                f"environments {sorted(self._under_way)} are being stepped: receive them first"
+            )
 
     def _closed_error(self) -> BaseException:
         if self._failure is None:
             return RuntimeError("the environments are closed; start them first")
         return self._failure.again()
+
+    # -- some at a time --------------------------------------------------------------------------------------------
+
+    def begin_rows(self, op: RowOp, rows: Sequence[tuple[int, Any]]) -> None:
+        """Have some environments stepped, whatever the others are doing; `finish_rows` tells which are done.
+
+        Raises RuntimeError for one that is under way already.
+        """
+        if self.is_closed:
+            raise self._closed_error()
+        indices = {index for index, _ in rows}
+        if indices & self._under_way:
+            raise RuntimeError(
+                f"environments {sorted(indices & self._under_way)} are being stepped already: receive them first"
+            )
+        self._under_way |= indices
+        self._guarded(lambda: self._host.begin(RowWork(op, tuple(rows))))
+
+    def finish_rows(self, at_least: int = 1, timeout_s: float | None = None) -> dict[int, Any]:
+        """Wait until that many environments that were begun are done (or all of them, if they are fewer).
+
+        Gives what each came to, in the order of their ends; fewer, or none, where `timeout_s` was over before.
+        """
+        if self.is_closed:
+            raise self._closed_error()
+        if not self._under_way:
+            raise RuntimeError("no environment is being stepped: send some first")
+        wanted = min(at_least, len(self._under_way))
+        found = self._guarded(lambda: self._host.finished(wanted, timeout_s, self._memory()))
+        self._under_way -= set(found)
+        return found
+
+    def _memory(self) -> Arena | None:
+        """The arena that environments are stepped into, if they are."""
+        return None
 
     # -- seeds and attributes --------------------------------------------------------------------------------------
 

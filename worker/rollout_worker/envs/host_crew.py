@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Any
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
 from rollout_worker.envs.calls import Result
-from rollout_worker.envs.commands import Request, RowOp, RowWork, Simple
+from rollout_worker.envs.commands import Call, Request, RowOp, RowWork, Simple, Step
 from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.processes import Crew, CrewSettings
@@ -25,6 +27,9 @@ class CrewHost:
         self.settings = settings
         self._crew: Crew | None = None
         self._at_exit: Finalize | None = None
+        self._stepped_by = SteppedBy.BLOCK
+        self._busy: dict[int, RowWork] = {}
+        self._queued: deque[tuple[int, RowWork]] = deque()
 
     @property
     def control(self) -> ControlPage:
@@ -40,6 +45,7 @@ class CrewHost:
         self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy
     ) -> list[EnvDescription]:
         """Start the children."""
+        self._stepped_by = stepped_by
         rules = replace(settings.rules, seed_globals=True)
         self._crew, hellos = Crew.start(
             recipes,
@@ -73,10 +79,14 @@ class CrewHost:
     def _take_objects(self, answers: list[Any], arena: Arena) -> None:
         """Put leaves that are no tensors, which came on the sockets, into the blocks."""
         for child, found in zip(self._running().children, answers, strict=True):
-            rows = slice(child.indices.start, child.indices.stop)
-            for block, key, first, values in found or ():
-                target = arena.carry if block < 0 else arena.blocks[block]
-                target.arrays[key][rows, first : first + values.shape[1]] = values
+            self._take_objects_of(child.position, found, arena)
+
+    def _take_objects_of(self, position: int, found: Any, arena: Arena) -> None:
+        indices = self._running().children[position].indices
+        rows = slice(indices.start, indices.stop)
+        for block, key, first, values in found or ():
+            target = arena.carry if block < 0 else arena.blocks[block]
+            target.arrays[key][rows, first : first + values.shape[1]] = values
 
     def ask(self, request: Request) -> list[Result]:
         """Ask the environments, each in its process."""
@@ -85,14 +95,57 @@ class CrewHost:
 
     def do_rows(self, work: RowWork) -> dict[int, Any]:
         """Send each child its rows, and only those children that have some; gives what came back, decoded."""
-        from rollout_worker.envs.row_codec import decoded
-
         found = self._running().share_out(work)
-        if work.op is RowOp.STEP_AND_RESET:
-            return {
-                index: tuple(decoded(each) for each in pair) for pairs in found for index, pair in pairs or ()
-            }
-        return {index: decoded(row) for rows in found for index, row in rows or ()}
+        return dict(pair for answer in found for pair in _rows_of(work.op, answer))
+
+    def begin(self, work: RowWork) -> None:
+        """Give each child its rows; what comes to a busy child waits until it is done."""
+        for child, part in self._running().parts_of(work):
+            if child.position in self._busy:
+                self._queued.append((child.position, part))
+            else:
+                self._give(child.position, part)
+
+    def _give(self, position: int, part: RowWork) -> None:
+        crew = self._running()
+        child = crew.children[position]
+        self._busy[position] = part
+        if self._stepped_by is SteppedBy.ROWS:
+            crew.begin(child, Call(), part, call="step")
+            return
+        self.control.mask[child.indices.start : child.indices.stop] = False
+        self.control.mask[[index for index, _ in part.rows]] = True
+        crew.begin(child, Step(0, 0, 1, masked=True), None, call="step")
+
+    def finished(self, at_least: int, timeout_s: float | None, arena: Arena | None) -> dict[int, Any]:
+        """Wait for children, and give those that are done what waits for them."""
+        crew = self._running()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        found: dict[int, Any] = {}
+        while len(found) < at_least:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = crew.first_ready([crew.children[position] for position in self._busy], left)
+            for child in ready:
+                found.update(self._taken(child.position, arena))
+            if not ready:
+                break
+        return found
+
+    def _taken(self, position: int, arena: Arena | None) -> dict[int, Any]:
+        crew = self._running()
+        part = self._busy.pop(position)
+        answer = crew.take(crew.children[position])
+        waiting = next((each for each in self._queued if each[0] == position), None)
+        if self._stepped_by is SteppedBy.BLOCK:
+            if answer and arena is not None:
+                self._take_objects_of(position, answer, arena)
+            found = dict.fromkeys(index for index, _ in part.rows)
+        else:
+            found = dict(_rows_of(part.op, answer))
+        if waiting is not None:
+            self._queued.remove(waiting)
+            self._give(*waiting)
+        return found
 
     def close(self) -> None:
         """Close the environments in order, end the children."""
@@ -107,7 +160,17 @@ class CrewHost:
         if self._crew is not None:
             self._crew.kill()
             self._crew = None
+        self._busy.clear()
+        self._queued.clear()
 
     def _running(self) -> Crew:
         assert self._crew is not None
         return self._crew
+
+
+def _rows_of(op: RowOp, answer: Any) -> Iterator[tuple[int, Any]]:
+    """The rows of one child's answer, decoded."""
+    from rollout_worker.envs.row_codec import decoded
+
+    for index, row in answer or ():
+        yield index, tuple(map(decoded, row)) if op is RowOp.STEP_AND_RESET else decoded(row)

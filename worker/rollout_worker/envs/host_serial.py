@@ -5,13 +5,14 @@ A step that never returns cannot be ended here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, LocalArena
 from rollout_worker.envs.calls import Result, answer
-from rollout_worker.envs.commands import Cut, Request, Reset, RowWork, Seed, Simple, Step
+from rollout_worker.envs.commands import Cut, Request, Reset, RowOp, RowWork, Seed, Simple, Step
 from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.faults import error_of
@@ -33,6 +34,7 @@ class SerialHost:
         self.pids: list[int] = []
         self._stepper: AnyStepper | None = None
         self._pending: Simple | None = None
+        self._begun: deque[tuple[RowOp, int, Any]] = deque()
 
     def __getstate__(self) -> dict[str, Any]:
         """The sessions with their environments, and what the stepper knows of their episodes; memory is mapped anew."""
@@ -118,14 +120,37 @@ class SerialHost:
         assert not isinstance(stepper, Stepper)
         return dict(_translated(lambda: stepper.do(work)))
 
+    def begin(self, work: RowWork) -> None:
+        """Keep the rows; they are stepped when somebody waits for them."""
+        self._begun.extend((work.op, index, given) for index, given in work.rows)
+
+    def finished(self, at_least: int, timeout_s: float | None, arena: Arena | None) -> dict[int, Any]:
+        """Step as many rows as are waited for, in the order in which they were begun."""
+        stepper = self._stepper
+        assert stepper is not None
+        found: dict[int, Any] = {}
+        while len(found) < at_least:
+            op, index, given = self._begun.popleft()
+            if isinstance(stepper, Stepper):
+                self.control.mask[:] = False
+                self.control.mask[index] = True
+                self.order(Step(0, 0, 1, masked=True), call="step")
+                self.wait(arena)
+                found[index] = None
+            else:
+                found.update(self.do_rows(RowWork(op, ((index, given),))))
+        return found
+
     def close(self) -> None:
         """Close the environments."""
+        self._begun.clear()
         stepper, self._stepper = self._stepper, None
         if stepper is not None:
             _translated(stepper.close)
 
     def release(self) -> None:
         """Close what is open still; what fails in that is not heard of any more."""
+        self._begun.clear()
         stepper, self._stepper = self._stepper, None
         if stepper is not None:
             with suppress(StepFailed):

@@ -202,6 +202,34 @@ class Crew:
                 send_plain(child.conn, RowWork(work.op, ours))
         return self.wait()
 
+    def begin(self, child: _Child, command: Command, work: RowWork | None, *, call: str) -> None:
+        """Give one child something to do, whatever the others are doing. `take` gets its answer."""
+        self.order(command, call=call, to=[child])
+        if work is not None:
+            with suppress(OSError):  # a dead child is found while waiting
+                send_plain(child.conn, work)
+
+    def first_ready(self, busy: Sequence[_Child], timeout_s: float | None) -> list[_Child]:
+        """Wait until at least one of these children has replied; gives those that have (none: the time is over)."""
+        self._awaited = busy
+        self._await_replies(self.settings.step_timeout_s, count=1, timeout_s=timeout_s)
+        return [child for child in busy if self._has_replied(child)]
+
+    def take(self, child: _Child) -> Any:
+        """What a child that has replied sent beside the block. Raises the error of a failure."""
+        outcome = int(self.control.reply[child.position, 1])
+        if outcome == Outcome.FAILED:
+            self._fail([])
+        return self._message(child).payload if outcome == Outcome.ANSWERED else None
+
+    def parts_of(self, work: RowWork) -> list[tuple[_Child, RowWork]]:
+        """The rows of each child, for those that have some."""
+        chosen = self._those_with([index for index, _ in work.rows])
+        return [
+            (child, RowWork(work.op, tuple(row for row in work.rows if row[0] in child.indices)))
+            for child in chosen
+        ]
+
     def _those_with(self, indices: Iterable[int]) -> list[_Child]:
         wanted = set(indices)
         return [child for child in self.children if not wanted.isdisjoint(child.indices)]
@@ -293,22 +321,32 @@ class Crew:
         os.close(self.control_fd)
         self.control_fd = -1
 
-    def _await_replies(self, limit_s: float) -> None:
-        """Wait until every child has replied. A failure, a death, or a silence of `limit_s` ends in the error of it."""
+    def _await_replies(
+        self, limit_s: float, *, count: int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Wait until `count` of the awaited children (None: all) have replied, at most for `timeout_s`.
+
+        A failure, a death, or a silence of `limit_s` ends in the error of it.
+        """
+        wanted = len(self._awaited) if count is None else count
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         assert self._epoll is not None
         if self.settings.spin_s > 0:
-            self._look_out()
+            self._look_out(wanted)
         poll, done = self._epoll.poll, self._done
         watch: _Watch | None = None
-        while not self._all_replied():
-            events = poll(LOOK_S)
+        while self._num_replied() < wanted:
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+            if left < 0:
+                return
+            events = poll(left)
             has_death = False
             for fd, _ in events:
                 if fd == done:
                     os.eventfd_read(done)
                 else:
                     has_death = True
-            if self._all_replied():
+            if self._num_replied() >= wanted:
                 return
             if has_death or (events and self._any_failed()):
                 self._fail([])
@@ -318,15 +356,18 @@ class Crew:
                 if silent:
                     self._fail([self._silence_of(child, limit_s) for child in silent])
 
-    def _look_out(self) -> None:
+    def _look_out(self, wanted: int) -> None:
         """Look at the replies for a moment before sleeping: waking up costs more than a short look."""
         deadline = time.perf_counter() + self.settings.spin_s
-        while not self._all_replied() and time.perf_counter() < deadline:
+        while self._num_replied() < wanted and time.perf_counter() < deadline:
             pass
 
-    def _all_replied(self) -> bool:
-        numbers: list[int] = self._replies.tolist()
-        return numbers.count(self._number) >= len(self._awaited)
+    def _num_replied(self) -> int:
+        """How many of the awaited children have done what they were given last."""
+        if self._awaited is self.children:
+            numbers: list[int] = self._replies.tolist()
+            return numbers.count(self._number)
+        return sum(map(self._has_replied, self._awaited))
 
     def _any_failed(self) -> bool:
         return any(map(self._said_it_failed, self.children))

@@ -134,6 +134,28 @@ class RowEngine(Engine):
         self._current = list(roots)
         return self._stacked(following), self._stacked(roots) if autoreset else None
 
+    def send(self, td: TensorDictBase, indices: Sequence[int]) -> None:
+        """Hand each row to its environment."""
+        for index in indices:
+            self._current_of(index)
+        rows = [
+            (index, self._acting(index, row, None)) for index, row in zip(indices, rows_of(td), strict=True)
+        ]
+        self.group.begin_rows(RowOp.STEP_AND_RESET, rows)
+
+    def receive(
+        self, at_least: int, timeout_s: float | None
+    ) -> tuple[list[int], TensorDictBase | None, TensorDictBase | None]:
+        """Stack the rows that are done."""
+        found = self.group.finish_rows(at_least, timeout_s)
+        if not found:
+            return [], None, None
+        roots = []
+        for index, (row, fresh) in found.items():
+            roots.append(self._root_after_step(index, row, fresh, None))
+            self._current[index] = roots[-1]
+        return list(found), self._stacked([row for row, _ in found.values()]), self._stacked(roots)
+
     def _acting(self, index: int, given: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """A row as its environment gets it. Raises KeyError or RuntimeError for actions that do not fit, before anybody is
         told."""

@@ -49,6 +49,12 @@ class RowGroup(EnvGroup):
         work = RowWork(op, tuple(rows))
         return self._guarded(lambda: self._host.do_rows(work))
 
+    def begin_rows(self, op: RowOp, rows: Sequence[tuple[int, Any]]) -> None:
+        """The same as of every group, with rows as they are."""
+        if self._crosses_pipes:
+            rows = [(index, self._encoded(op, given)) for index, given in rows]
+        super().begin_rows(op, rows)
+
     def _encoded(self, op: RowOp, given: Any) -> Any:
         from rollout_worker.envs.row_codec import encoded
 

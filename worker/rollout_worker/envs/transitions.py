@@ -65,6 +65,9 @@ def next_root(td: TensorDictBase, reward_keys: Iterable[Key]) -> TensorDictBase:
 
 def merged_where(mask: torch.Tensor, new: TensorDictBase, old: TensorDictBase) -> TensorDictBase:
     """Rows of `new` where the mask is set, of `old` elsewhere; where `old` lacks a leaf, `new`'s. Nothing is shared."""
+    if isinstance(new, LazyStackedTensorDict) or isinstance(old, LazyStackedTensorDict):
+        rows = zip(mask.unbind(0), new.unbind(0), old.unbind(0), strict=True)
+        return LazyStackedTensorDict(*(merged_where(*row) for row in rows), stack_dim=0)
     merged = new.clone()
     for key, value in leaves_of(new):
         before = old.get(key, None)
@@ -166,9 +169,22 @@ def tensordict_of(tree: dict[str, Any], batch_size: torch.Size, device: torch.de
     return TensorDict._new_unsafe(tree, batch_size=batch_size, device=device, nested=False)
 
 
+def put(td: TensorDictBase, name: str, value: Any) -> None:
+    """Set an entry that is known to fit. Goes around the checks of the public method, for the same reason."""
+    if type(td) is TensorDict and not td._is_locked:
+        td._tensordict[name] = value
+    else:
+        td.set(name, value)
+
+
+def entries_of(td: TensorDictBase) -> Mapping[str, Any]:
+    """The entries at the root, to look at."""
+    return td._tensordict if type(td) is TensorDict else dict(td.items())
+
+
 def keep_entries(tree: dict[str, Any], td: TensorDictBase) -> None:
     """Add the root's entries of a stepped tensordict to the tree of the next root, where it has none of its own."""
-    for name, value in td.items():
+    for name, value in entries_of(td).items():
         if name in ("next", RESET, STEP):
             continue
         own = tree.get(name)

@@ -269,6 +269,9 @@ class VectorEnv(EnvGroup):
         )
         return ArenaPlan(layout, settings.num_blocks)
 
+    def _memory(self) -> Arena | None:
+        return self._arena
+
     def _opened(self) -> Arena:
         if self._arena is None:
             raise self._closed_error()
