@@ -86,8 +86,9 @@ class Guard:
             seconds = time.monotonic() - started
             self._observe(scope, status, seconds)
             # the path alone: queries and cookies may carry what must not be kept
-            access_logger.info(
-                "%s %r %d %.1f ms", scope["method"], scope["path"][:256], status, seconds * 1000
+            level = logging.DEBUG if scope["path"] in PROBES else logging.INFO
+            access_logger.log(
+                level, "%s %r %d %.1f ms", scope["method"], scope["path"][:256], status, seconds * 1000
             )
 
 

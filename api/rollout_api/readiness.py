@@ -46,8 +46,8 @@ class Readiness:
         async with self._lock:
             if self._clock() - self._checked_at >= TTL_S:
                 store, stream = await asyncio.gather(
-                    _checked("the store", self._store.check()),
-                    _checked("Redis", self._check_stream()),
+                    self._checked("store", self._store.check()),
+                    self._checked("stream", self._check_stream()),
                 )
                 self._checks = {"store": store, "stream": stream}
                 self._checked_at = self._clock()
@@ -57,16 +57,19 @@ class Readiness:
     async def _check_stream(self) -> None:
         await check_server(self._stream())
 
-
-async def _checked(what: str, check: Coroutine[Any, Any, object]) -> str:
-    try:
-        async with asyncio.timeout(CHECK_S):
-            await check
-    except TimeoutError:
-        return f"no answer within {CHECK_S:g} s"
-    except NotFound:
-        return OK  # a store that says that it is empty has answered
-    except RolloutError as error:
-        logger.warning("not ready: %s: %s", what, error)
-        return "does not answer"
-    return OK
+    async def _checked(self, what: str, check: Coroutine[Any, Any, object]) -> str:
+        was = self._checks.get(what, OK)
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await check
+        except TimeoutError:
+            found, reason = f"no answer within {CHECK_S:g} s", f"no answer within {CHECK_S:g} s"
+        except NotFound:
+            return OK  # a store that says that it is empty has answered
+        except RolloutError as error:
+            found, reason = "does not answer", str(error)
+        else:
+            return OK
+        # once, not with each probe
+        logger.log(logging.WARNING if was == OK else logging.DEBUG, "not ready: %s: %s", what, reason)
+        return found
