@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from rollout_worker.envs import VectorEnv, open_envs
+from rollout_worker.envs import ParallelEnv, SerialEnv, VectorEnv, open_envs
 
 KINDS = [
     pytest.param(0, id="serial"),
@@ -43,6 +44,80 @@ def open_toys(num_processes: int) -> Iterator[Callable[..., VectorEnv]]:
     for envs in opened:
         envs.close()
     assert multiprocessing.active_children() == []
+
+
+def serial_batch(num_workers: int, factory: Any, **more: Any) -> Any:
+    """A batch in this process."""
+    return SerialEnv(num_workers, factory, **more)
+
+
+def child_batch(num_workers: int, factory: Any, **more: Any) -> Any:
+    """A batch in one child."""
+    more = {"mp_start_method": "fork", "num_processes": 1, "auto_wrap_envs": False, **more}
+    return ParallelEnv(num_workers, factory, **more)
+
+
+def crew_batch(num_workers: int, factory: Any, **more: Any) -> Any:
+    """A batch in up to three children."""
+    return child_batch(num_workers, factory, **{"num_processes": min(3, num_workers), **more})
+
+
+def direct_batch(num_workers: int, factory: Any, **more: Any) -> Any:
+    """The same, with tensordicts through pipes."""
+    return crew_batch(num_workers, factory, **{"use_buffers": False, **more})
+
+
+BATCHES = [
+    pytest.param(serial_batch, id="serial"),
+    pytest.param(child_batch, id="one-child"),
+    pytest.param(crew_batch, id="children"),
+    pytest.param(direct_batch, id="direct"),
+]
+
+
+class BatchMaker:
+    """Makes batches in one mode, all closed after the test. `mode` is its name."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.mode = make.__name__.removesuffix("_batch")
+        self._make = make
+        self.made: list[Any] = []
+
+    @property
+    def is_serial(self) -> bool:
+        return self.mode == "serial"
+
+    def __call__(self, num_workers: int, factory: Any, **more: Any) -> Any:
+        self.made.append(self._make(num_workers, factory, **more))
+        return self.made[-1]
+
+
+@pytest.fixture(params=BATCHES)
+def make(request: pytest.FixtureRequest) -> Iterator[BatchMaker]:
+    """Make batched environments, in each mode: in this process, in one child, in several, without buffers."""
+    maker = BatchMaker(request.param)
+    yield maker
+    for env in maker.made:
+        env.close(raise_if_closed=False)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.fixture
+def acting() -> Callable[..., Any]:
+    """Put an action into every row of a tensordict: one value per row, or one for all."""
+
+    def act(td: Any, *values: float) -> Any:
+        action = torch.tensor(values, dtype=torch.float32)
+        shape = (*td.batch_size, 1)
+        return td.set("action", action.expand(shape).clone() if len(values) == 1 else action.reshape(shape))
+
+    return act
+
+
+@pytest.fixture
+def column() -> Callable[..., Any]:
+    """A leaf as nested lists, without its last dimension."""
+    return lambda td, key="observation": td.get(key).squeeze(-1).tolist()
 
 
 @pytest.fixture

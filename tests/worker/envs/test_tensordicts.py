@@ -19,28 +19,6 @@ from rollout_worker.envs import EnvBase, GymEnv, ParallelEnv, SerialEnv
 
 T, F = True, False
 
-MAKERS = [
-    pytest.param(SerialEnv, id="serial"),
-    pytest.param(functools.partial(ParallelEnv, num_processes=1, mp_start_method="fork"), id="1 child"),
-    pytest.param(functools.partial(ParallelEnv, mp_start_method="fork"), id="children"),
-]
-
-
-@pytest.fixture(params=MAKERS)
-def make(request):
-    """Make a batched environment that is closed after the test."""
-    made = []
-
-    def make_(num_workers, factory, **more):
-        if "num_processes" not in getattr(request.param, "keywords", {}) and request.param is not SerialEnv:
-            more.setdefault("num_processes", min(3, num_workers))
-        made.append(request.param(num_workers, factory, **more))
-        return made[-1]
-
-    yield make_
-    for env in made:
-        env.close(raise_if_closed=False)
-
 
 def acting(env, td, *values):
     return td.set("action", torch.tensor(values, dtype=torch.float32).reshape(env.num_workers, 1))
