@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from parity_api import Binary, Composite, EnvBase, ParallelEnv, SerialEnv, TensorDict, Unbounded
+from parity_api import Composite, ParallelEnv, SerialEnv, TensorDict, Unbounded
 from parity_record import error_of
 from parity_run import Make, scenario
 from parity_tools import acting, column
@@ -207,30 +207,3 @@ def plain_attributes(make: Make) -> Any:
         "factories": len(env.create_env_fn),
         "keywords": [dict(each) for each in env.create_env_kwargs],
     }
-
-
-class Flagless(EnvBase):
-    """Declares nothing but what it must."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_spec = Composite(observation=Unbounded(shape=(1,)))
-        self.action_spec = Binary(1, shape=(1,))
-        self.reward_spec = Unbounded(shape=(1,))
-
-    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
-        return TensorDict({"observation": [0.0]}, batch_size=())
-
-    def _step(self, tensordict: Any) -> Any:
-        return TensorDict({"observation": [1.0], "reward": [2.0], "done": [False]}, batch_size=())
-
-    def _set_seed(self, seed: int | None) -> None:
-        del seed
-
-
-@scenario("E-40")
-def default_done_specs(make: Make) -> Any:
-    env = make(2, Flagless)
-    td = env.reset()
-    td["action"] = env.action_spec.zero()
-    return {"done_keys": sorted(env.done_keys), "step": env.step(td)}

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from rollout_worker.envs.adapters.torchrl import TorchRLEnv as TorchRLEnv
     from rollout_worker.envs.adapters.vector import GymVectorEnv as GymVectorEnv
     from rollout_worker.envs.base import EnvBase as EnvBase
+    from rollout_worker.envs.batched import Ready as Ready
+    from rollout_worker.envs.check import EnvSpecFaults as EnvSpecFaults
+    from rollout_worker.envs.check import check_env_specs as check_env_specs
+    from rollout_worker.envs.env_creator import EnvCreator as EnvCreator
     from rollout_worker.envs.gym import GymEnv as GymEnv
     from rollout_worker.envs.layout import BlockLayout as BlockLayout
     from rollout_worker.envs.layout import Leaf as Leaf
@@ -57,6 +61,13 @@ if TYPE_CHECKING:
     from rollout_worker.envs.specs import StackedComposite as StackedComposite
     from rollout_worker.envs.specs import Unbounded as Unbounded
     from rollout_worker.envs.specs import stack_specs as stack_specs
+    from rollout_worker.envs.transforms.base import Compose as Compose
+    from rollout_worker.envs.transforms.base import Transform as Transform
+    from rollout_worker.envs.transforms.env import TransformedEnv as TransformedEnv
+    from rollout_worker.envs.transforms.steps import ActionMask as ActionMask
+    from rollout_worker.envs.transforms.steps import InitTracker as InitTracker
+    from rollout_worker.envs.transforms.steps import RewardSum as RewardSum
+    from rollout_worker.envs.transforms.steps import StepCounter as StepCounter
     from rollout_worker.envs.vector import VectorEnv as VectorEnv
     from rollout_worker.envs.vector_parts import Episodes as Episodes
 
@@ -84,9 +95,20 @@ _HOMES = {
     "TorchRLEnv": "adapters.torchrl",
     "PettingZooEnv": "adapters.pettingzoo",
     "make_env": "make",
+    "EnvCreator": "env_creator",
+    "Ready": "batched",
     "Stacked": "specs",
     "StackedComposite": "specs",
     "stack_specs": "specs",
+    "TransformedEnv": "transforms.env",
+    "Transform": "transforms.base",
+    "Compose": "transforms.base",
+    "StepCounter": "transforms.steps",
+    "RewardSum": "transforms.steps",
+    "InitTracker": "transforms.steps",
+    "ActionMask": "transforms.steps",
+    "check_env_specs": "check",
+    "EnvSpecFaults": "check",
 }
 
 __all__ = sorted(_HOMES)

@@ -17,13 +17,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
 from rollout_worker.envs.describe import FLAGS, Key
+from rollout_worker.envs.own_resets import OwnResets
+from rollout_worker.envs.rolling import RolloutOptions, rolled_out, truncate_last
 from rollout_worker.envs.seeding import successor
 from rollout_worker.envs.spec_leaves import Device, Shape, as_device, as_shape
 from rollout_worker.envs.specs import Binary, Composite, Spec, Unbounded, flat_key, single_or_composite
 from rollout_worker.envs.transitions import (
     RESET,
     STEP,
-    along_time,
     complete_flags,
     keep_unknown,
     mask_of,
@@ -47,7 +48,9 @@ class _SpecTree:
         return env._spec_trees()[self._group]
 
     def __set__(self, env: EnvBase, spec: Spec) -> None:
-        env._spec_trees()[self._group] = env._whole(self._group, spec)
+        trees = env._spec_trees()
+        is_locked = trees[self._group].is_locked
+        trees[self._group] = env._whole(self._group, spec).clone()._set_locked(is_locked)
 
 
 class _SpecLeaf(_SpecTree):
@@ -57,7 +60,27 @@ class _SpecLeaf(_SpecTree):
         return single_or_composite(super().__get__(env, owner))
 
 
-class EnvBase(nn.Module):
+class _MadeEnv(type):
+    """Takes the keywords that every environment has, whatever its own constructor takes."""
+
+    def __call__(
+        cls,
+        *args: Any,
+        spec_locked: bool = True,
+        auto_reset: bool = False,
+        auto_reset_replace: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        env = super().__call__(*args, **kwargs)
+        if isinstance(env, EnvBase):
+            if auto_reset:
+                env.__dict__["_own_resets"] = OwnResets(is_replacing=auto_reset_replace)
+            if spec_locked:
+                env.set_spec_lock_()
+        return env
+
+
+class EnvBase(nn.Module, metaclass=_MadeEnv):
     """One environment, or a batch of them: every tensordict it gives has `batch_size` in front.
 
     A subclass sets `observation_spec` (a Composite) and `action_spec`; `reward_spec` defaults to one float32
@@ -67,6 +90,11 @@ class EnvBase(nn.Module):
       the mask `_reset`.
     * `_step(td)`: from the root and the action in `td`, a new tensordict with observations, reward and flags.
     * `_set_seed(seed)`: rewind the environment's generator.
+
+    Every environment takes these keywords, whatever its own constructor takes: `spec_locked` (True: specs refuse
+    changes once it is made; assigning a whole spec is always possible), and `auto_reset` for one whose `_step` gives
+    the next episode's first observation where it is done: that is then kept for the following reset, which does not
+    call `_reset` for such rows, and `next` holds NaN or 0 in its place (`auto_reset_replace=False`: the observation).
     """
 
     def __init__(self, *, device: Device = None, batch_size: Shape = ()) -> None:
@@ -76,9 +104,11 @@ class EnvBase(nn.Module):
         self.__dict__["_specs"] = {
             "observation": Composite(shape=self.batch_size),
             "action": Composite(shape=self.batch_size),
+            "state": Composite(shape=self.batch_size),
             "reward": Composite({"reward": Unbounded((*self.batch_size, 1))}, shape=self.batch_size),
             "done": _completed_done(Composite(shape=self.batch_size), self.batch_size),
         }
+        self.__dict__["_own_resets"] = None
 
     # -- what a subclass writes ------------------------------------------------------------------------------------
 
@@ -107,8 +137,14 @@ class EnvBase(nn.Module):
 
     observation_spec = _SpecTree("observation")
     """What a reset and a step give to be acted on."""
+    full_observation_spec = _SpecTree("observation")
+    """The same."""
     full_action_spec = _SpecTree("action")
     """What a step takes, as a composite from the root."""
+    full_state_spec = _SpecTree("state")
+    """What a step reads from the root beside the action (a recurrent state), as a composite from the root."""
+    state_spec = _SpecTree("state")
+    """The same."""
     full_reward_spec = _SpecTree("reward")
     """What a step rewards with, as a composite from the root."""
     full_done_spec = _SpecTree("done")
@@ -143,6 +179,22 @@ class EnvBase(nn.Module):
         return tree
 
     @property
+    def is_spec_locked(self) -> bool:
+        """Whether the specs refuse changes. Those of environments that a batch holds do."""
+        return all(tree.is_locked for tree in self._spec_trees().values())
+
+    def set_spec_lock_(self, mode: bool = True) -> Self:
+        """Lock the specs, or unlock them."""
+        for tree in self._spec_trees().values():
+            tree._set_locked(mode)
+        return self
+
+    @property
+    def state_keys(self) -> list[Any]:
+        """The keys of the states."""
+        return [_short(key) for key, _ in self.full_state_spec.leaves()]
+
+    @property
     def action_keys(self) -> list[Any]:
         """The keys of the actions."""
         return [_short(key) for key, _ in self.full_action_spec.leaves()]
@@ -151,6 +203,32 @@ class EnvBase(nn.Module):
     def action_key(self) -> Any:
         """The key of the first action."""
         return self.action_keys[0]
+
+    @property
+    def observation_keys(self) -> list[Any]:
+        """The keys of the observations, without `next`."""
+        return [_short(key) for key, _ in self.observation_spec.leaves()]
+
+    @property
+    def input_spec(self) -> Composite:
+        """What a step takes: `full_action_spec` and `full_state_spec`, in one composite."""
+        trees = {"full_action_spec": self.full_action_spec, "full_state_spec": self.full_state_spec}
+        return Composite(trees, shape=self.batch_size).lock_()
+
+    @property
+    def output_spec(self) -> Composite:
+        """What a step gives: `full_observation_spec`, `full_reward_spec` and `full_done_spec`, in one composite."""
+        trees = {
+            "full_observation_spec": self.observation_spec,
+            "full_reward_spec": self.full_reward_spec,
+            "full_done_spec": self.full_done_spec,
+        }
+        return Composite(trees, shape=self.batch_size).lock_()
+
+    @property
+    def reward_key(self) -> Any:
+        """The key of the first reward."""
+        return self.reward_keys[0]
 
     @property
     def reward_keys(self) -> list[Any]:
@@ -179,7 +257,7 @@ class EnvBase(nn.Module):
         mask = None if td is None else self._reset_mask(td)
         if td is not None and mask is not None and not bool(mask.any()):
             return td.exclude(*self.reset_keys, inplace=True)
-        fresh = self._completed_reset(self._reset(td if mask is not None else None, **kwargs))
+        fresh = self._fresh(td if mask is not None else None, mask, **kwargs)
         if td is None:
             return fresh
         if mask is not None:
@@ -193,6 +271,11 @@ class EnvBase(nn.Module):
         Values that stand under `next` already stay where the environment has none of its own. `td["_step"]`
         marks the rows to step; the others repeat their root, with reward 0.
         """
+        if td.batch_size != self.batch_size:
+            raise RuntimeError(
+                f"the tensordict has the batch size {list(td.batch_size)}; {type(self).__name__} expects "
+                f"{list(self.batch_size)}"
+            )
         passed = td.get("next", None)
         mask = self._step_mask(td)
         if mask is not None and not bool(mask.any()):
@@ -219,52 +302,48 @@ class EnvBase(nn.Module):
         self,
         max_steps: int,
         policy: Policy | None = None,
+        callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
         *,
         auto_reset: bool = True,
-        break_when_any_done: bool = True,
-        break_when_all_done: bool = False,
+        auto_cast_to_device: bool = False,
+        break_when_any_done: bool | None = None,
+        break_when_all_done: bool | None = None,
+        return_contiguous: bool | None = False,
         tensordict: TensorDictBase | None = None,
         set_truncated: bool = False,
-        callback: Callable[[EnvBase, TensorDictBase], Any] | None = None,
+        out: TensorDictBase | None = None,
+        trust_policy: bool = False,
+        storing_device: Device = None,
     ) -> TensorDictBase:
-        """Act for up to `max_steps` steps (random actions without a policy); time is the result's last batch
-        dimension.
+        """Act for up to `max_steps` steps; time is the result's last batch dimension, `[*batch_size, T]`, named `time`.
 
-        Stops where any row is done, or, with `break_when_any_done=False`, resets rows separately and goes on.
-        With `break_when_all_done`, finished rows repeat their last frame until all are done. `set_truncated`
-        marks the last frame.
+        * `policy` takes the root and gives it back with the action in it, or the action alone; None acts at random.
+        * Stops where any row is done. `break_when_any_done=False` resets rows one by one and goes on;
+          `break_when_all_done=True` goes on until all are done, finished rows repeating their last frame.
+        * `auto_reset=False` goes on from the root `tensordict`; with True that is what the reset is given.
+        * `callback(env, root)` sees the root after every step but the last.
+        * `auto_cast_to_device` moves roots to the policy's device, and its actions back; `storing_device` is where
+          the steps are kept.
+        * `set_truncated` marks the last frame as truncated and done.
+        * The result is dense where steps can be stacked, else a lazy stack; `return_contiguous=True` makes the
+          latter an error. `out` receives the result and is returned.
+        * `trust_policy` leaves out the check that the policy gave every action.
+
+        Raises ValueError or TypeError for options that contradict one another, KeyError for an action that the
+        policy did not give.
         """
-        if max_steps < 1:
-            raise ValueError(f"max_steps is {max_steps}; it must be at least 1")
-        if not auto_reset and tensordict is None:
-            raise ValueError("auto_reset=False needs the tensordict to go on from")
-        root = self.reset(tensordict) if auto_reset else tensordict
-        assert root is not None
-        steps: list[TensorDictBase] = []
-        finished: torch.Tensor | None = None
-        for _ in range(max_steps):
-            acting = policy(root) if policy is not None else self.rand_action(root)
-            if break_when_any_done or break_when_all_done:
-                stepped = self.step(acting)
-                root = self._next_root(stepped)
-            else:
-                stepped, root = self.step_and_maybe_reset(acting)
-            if finished is not None and steps:
-                stepped = merged_where(~finished, stepped, steps[-1])
-            steps.append(stepped.clone(False))
-            if callback is not None:
-                callback(self, stepped)
-            if break_when_all_done:
-                finished = self._any_done(stepped.get("next"))
-                if bool(finished.all()):
-                    break
-                root.set(STEP, ~finished)
-            elif break_when_any_done and bool(self._any_done(stepped.get("next")).any()):
-                break
-        result = along_time([step.exclude(STEP) for step in steps])
-        if set_truncated:
-            self._truncate_last(result)
-        return result
+        options = RolloutOptions(
+            max_steps,
+            auto_reset,
+            auto_cast_to_device,
+            break_when_any_done,
+            break_when_all_done,
+            return_contiguous,
+            set_truncated,
+            trust_policy,
+            as_device(storing_device),
+        )
+        return rolled_out(self, policy, callback, tensordict, options=options, out=out)
 
     def rand_action(self, td: TensorDictBase | None = None) -> TensorDictBase:
         """Put a random action into `td` (or a new tensordict)."""
@@ -284,9 +363,45 @@ class EnvBase(nn.Module):
 
     def fake_tensordict(self) -> TensorDictBase:
         """A zero-filled tensordict of one step, with every key that a step has."""
-        root = self.observation_spec.zero().update(self.full_done_spec.zero())
+        root: TensorDictBase = self.observation_spec.zero().update(self.full_done_spec.zero())
         following = root.clone().update(self.full_reward_spec.zero())
-        return root.update(self.full_action_spec.zero()).set("next", following)
+        root = root.update(self.full_state_spec.zero()).update(self.full_action_spec.zero())
+        return root.set("next", following)
+
+    def step_mdp(self, td: TensorDictBase) -> TensorDictBase:
+        """The root that follows a stepped tensordict: `next` in its place; the rest is kept, rewards and masks are not."""
+        return self._next_root(td)
+
+    def append_transform(self, transform: Any) -> EnvBase:
+        """This environment under a transform: a `TransformedEnv`."""
+        from rollout_worker.envs.transforms.env import TransformedEnv
+
+        return TransformedEnv(self, transform)
+
+    def to(self, device: Any, *args: Any, **kwargs: Any) -> Self:  # type: ignore[override]
+        """Move specs, buffers and results to a device; gives the environment itself."""
+        super().to(device, *args, **kwargs)
+        wanted = as_device(device)
+        if wanted != self.device:
+            self.__dict__["_device"] = wanted
+            trees = self._spec_trees()
+            for group, tree in trees.items():
+                trees[group] = tree.to(wanted)._set_locked(tree.is_locked)
+        return self
+
+    def configure_parallel(self, **settings: Any) -> Self:
+        """For batched environments alone. Raises NotImplementedError here."""
+        raise NotImplementedError(
+            f"{type(self).__name__} runs in this process: only a batch of environments can be configured"
+        )
+
+    @classmethod
+    def make_parallel(cls, *args: Any, num_envs: int = 1, **keywords: Any) -> EnvBase:
+        """A ParallelEnv of `num_envs` environments of a factory: `make_parallel(factory, num_envs=4)`; with a number
+        first, as its constructor. Takes all of its keywords."""
+        from rollout_worker.envs.parallel import parallel_of
+
+        return parallel_of(args, num_envs, keywords)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Give back what the environment holds."""
@@ -312,16 +427,34 @@ class EnvBase(nn.Module):
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
+    def _fresh(self, td: TensorDictBase | None, mask: torch.Tensor | None, **kwargs: Any) -> TensorDictBase:
+        """The root after a reset of the rows that the mask marks (None: of all)."""
+        own: OwnResets | None = self.__dict__["_own_resets"]
+        if own is None or mask is None:
+            fresh = self._reset(td, **kwargs)
+        else:
+            fresh = own.reset(mask, lambda rest: self._reset(rest, **kwargs), batch_size=self.batch_size)
+        return self._completed_reset(fresh)
+
+    def _here(self, td: TensorDictBase) -> TensorDictBase:
+        """A result on the environment's device, where it has one."""
+        return td if self.device is None or td.device == self.device else td.to(self.device)
+
     def _completed_reset(self, fresh: TensorDictBase) -> TensorDictBase:
+        fresh = self._here(fresh)
         complete_flags(fresh, self._flag_shapes())
         return fresh
 
     def _completed_step(self, following: TensorDictBase) -> TensorDictBase:
+        following = self._here(following)
         complete_flags(following, self._flag_shapes())
         for key, spec in self.full_reward_spec.leaves():
             value = following.get(key, None)
             if value is not None and value.shape != spec.shape:
                 following.set(key, value.reshape(spec.shape))
+        own: OwnResets | None = self.__dict__["_own_resets"]
+        if own is not None:
+            own.take(following, self._any_done(following), [key for key, _ in self.observation_spec.leaves()])
         return following
 
     def _flag_shapes(self) -> dict[Key, torch.Size]:
@@ -348,8 +481,12 @@ class EnvBase(nn.Module):
         if not bool(done.any()):
             return root
         mask = done.unsqueeze(-1)
-        fresh = self._completed_reset(self._reset(TensorDict({RESET: mask}, batch_size=self.batch_size)))
+        given: TensorDictBase = TensorDict({RESET: mask}, batch_size=self.batch_size, device=self.device)
+        fresh = self._fresh(given, done)
         return root.update(merged_where(done, fresh, root))
+
+    def _truncate_last(self, result: TensorDictBase) -> None:
+        truncate_last(self, result)
 
     def _any_done(self, td: TensorDictBase) -> torch.Tensor:
         """One boolean per element of the batch: done at the root, or, without root flags, at any level."""
@@ -372,12 +509,6 @@ class EnvBase(nn.Module):
     def _step_mask(self, td: TensorDictBase) -> torch.Tensor | None:
         mask = td.get(STEP, None)
         return None if mask is None else mask_of(mask, self.batch_size)
-
-    def _truncate_last(self, result: TensorDictBase) -> None:
-        last = (..., -1) if not self.batch_size else (*(slice(None),) * len(self.batch_size), -1)
-        for key, _ in self.full_done_spec.leaves():
-            if key[-1] in ("done", "truncated"):
-                result.get(("next", *key))[last] = True
 
 
 def _completed_done(spec: Composite, batch_size: torch.Size) -> Composite:

@@ -369,11 +369,14 @@ class BatchedEnv(EnvBase):
             keep_unknown(root, passed.exclude(*self.reward_keys))
         return _root_with(root, td)
 
-    def rollout(self, max_steps: int, policy: Any = None, **options: Any) -> TensorDictBase:
+    def rollout(
+        self, max_steps: int, policy: Any = None, callback: Any = None, **options: Any
+    ) -> TensorDictBase:
         """Act for up to `max_steps` steps; see `EnvBase.rollout`. Random actions that nothing depends on are stepped in
         runs."""
         is_open = (
             policy is None
+            and callback is None
             and options.get("break_when_any_done") is False
             and not set(options) - _OPEN_OPTIONS
         )
@@ -385,7 +388,7 @@ class BatchedEnv(EnvBase):
                 if options.get("set_truncated"):
                     self._truncate_last(found)
                 return found
-        return super().rollout(max_steps, policy, **options)
+        return super().rollout(max_steps, policy, callback, **options)
 
     # -- some environments at a time -------------------------------------------------------------------------------
 

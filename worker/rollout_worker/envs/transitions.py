@@ -74,7 +74,7 @@ def merged_where(mask: torch.Tensor, new: TensorDictBase, old: TensorDictBase) -
         if before is None or before.shape != value.shape:
             continue
         if isinstance(value, torch.Tensor):
-            spread = mask.reshape(*mask.shape, *(1,) * (value.ndim - mask.ndim))
+            spread = mask.reshape((*mask.shape, *(1,) * (value.ndim - mask.ndim)))
             merged.set(key, torch.where(spread, value, before))
         elif mask.ndim:
             rows = zip(mask.tolist(), value.unbind(0), before.unbind(0), strict=True)
