@@ -1,7 +1,7 @@
-"""Takes out of an environment what the light programs never load: the models and endpoints of the synchronous client.
+"""Takes out of an environment what the light programs never load: the generated models and endpoints of the client library.
 
 Run by the image build with the environment's interpreter. The platform calls the API server through `kubernetes.aio`
-and with raw JSON; the library's other half is imported but for its thousand generated modules, which load on demand.
+and with raw JSON; its two thousand generated modules load on demand, and nothing of ours demands them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 
 SITE = Path(sysconfig.get_path("purelib"))
-GENERATED = ("kubernetes/client/models", "kubernetes/client/api")
+GENERATED = tuple(f"kubernetes/{half}client/{kind}" for half in ("", "aio/") for kind in ("models", "api"))
 KEPT = {"__init__.py", "v1_object_meta.py", "v1_owner_reference.py", "v1_managed_fields_entry.py"}
 
 
