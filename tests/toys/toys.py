@@ -340,3 +340,13 @@ def count(k: int = 3, start: int = 0) -> Count:
 def not_an_env() -> str:
     """Makes a text."""
     return "no environment"
+
+
+class Optioned(Count):
+    """Starts where the reset's options say."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        self.start = (options or {}).get("start", 0)
+        return super().reset(seed=seed)

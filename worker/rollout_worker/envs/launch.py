@@ -41,6 +41,15 @@ THREAD_VARIABLES = (
 _starting = threading.Lock()
 
 
+def _forget_starting() -> None:
+    """A forked child is born while its parent holds the lock; it may start children of its own."""
+    global _starting
+    _starting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_starting)
+
+
 class Descriptor:
     """A file descriptor among a child's arguments: inherited by fork as it is, passed on by spawn and forkserver."""
 
