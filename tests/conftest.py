@@ -1,4 +1,4 @@
-"""Puts the toy environments on the path, of this process and of those that tests start."""
+"""Puts the toy environments on the path, of this process and of those that tests start; sets how hypothesis searches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import os
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 TOYS = str(Path(__file__).parent / "toys")
 
 if TOYS not in sys.path:
     sys.path.insert(0, TOYS)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [TOYS, os.environ.get("PYTHONPATH")]))
+
+# No test fails on a time; in CI the same examples every time, so that a red run is one of the change under test.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")

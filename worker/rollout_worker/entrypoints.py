@@ -38,9 +38,7 @@ def resolve(entrypoint: str, *, field: str) -> Callable[..., Any]:
         near = get_close_matches(attribute, [n for n in vars(module) if not n.startswith("_")], n=1)
         hint = f" Did you mean {module_name}:{near[0]}?" if near else ""
         where = getattr(module, "__file__", None) or module_name
-        raise EntrypointError(
-            f"{field} is {entrypoint!r}, but {where} has no {attribute!r}.{hint}"
-        ) from None
+        raise EntrypointError(f"{field} is {entrypoint!r}, but {where} has no {attribute!r}.{hint}") from None
     if not callable(target):
         kind = type(target).__name__
         raise EntrypointError(
