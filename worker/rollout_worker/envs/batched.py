@@ -30,7 +30,7 @@ from rollout_worker.envs.spec_leaves import Device, as_device
 from rollout_worker.envs.specs import Composite
 from rollout_worker.envs.stacking import stacked, updated
 from rollout_worker.envs.stepper_base import StepRules
-from rollout_worker.envs.transitions import RESET, STEP, entries_of, keep_entries, keep_unknown, put
+from rollout_worker.envs.transitions import RESET, STEP, keep_entries, keep_unknown, names_of, put
 from rollout_worker.envs.vector import VectorEnv
 from rollout_worker.envs.vector_parts import VectorSettings
 
@@ -247,6 +247,23 @@ class BatchedEnv(EnvBase):
         self.__dict__["_group"] = group
         self.__dict__["_engine"] = self._engine_over(group, plan)
 
+    @property
+    def shared_tensordict_parent(self) -> TensorDictBase:
+        """The block that environments write into, locked; its content changes with every step.
+
+        Raises RuntimeError where nothing runs, or rows go without a block.
+        """
+        engine = self.__dict__["_engine"]
+        if not isinstance(engine, BlockEngine):
+            why = "it has not been started" if engine is None else "its rows go without a buffer"
+            raise RuntimeError(f"{type(self).__name__} has no shared block: {why}")
+        return engine.memory(is_file=self._settings.memmap and not self._in_process)
+
+    @property
+    def shared_tensordicts(self) -> list[TensorDictBase]:
+        """Its rows, locked too."""
+        return [row.lock_() for row in self.shared_tensordict_parent.unbind(0)]
+
     def _engine_over(self, group: EnvGroup, plan: BatchPlan) -> Engine:
         if isinstance(group, VectorEnv):
             return BlockEngine(group, device=self.device, sizes=plan.sizes(), takes_rows=plan.takes_rows)
@@ -353,7 +370,7 @@ class BatchedEnv(EnvBase):
             self._refuse_size(td)
         engine: Engine | None = self.__dict__["_engine"] or self._ready(None)
         assert engine is not None
-        entries = entries_of(td)
+        entries = names_of(td)
         has_next = "next" in entries
         mask = self._step_mask(td) if STEP in entries else None
         if mask is not None and bool(mask.all()):

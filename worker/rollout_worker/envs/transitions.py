@@ -7,7 +7,7 @@ like.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -180,6 +180,11 @@ def put(td: TensorDictBase, name: str, value: Any) -> None:
 def entries_of(td: TensorDictBase) -> Mapping[str, Any]:
     """The entries at the root, to look at."""
     return td._tensordict if type(td) is TensorDict else dict(td.items())
+
+
+def names_of(td: TensorDictBase) -> Collection[str]:
+    """The names at the root, to look among. No entry is read: one of a lazy stack may not be readable as one tensor."""
+    return td._tensordict.keys() if type(td) is TensorDict else set(td.keys())
 
 
 def keep_entries(tree: dict[str, Any], td: TensorDictBase) -> None:
