@@ -84,7 +84,7 @@ class CountEnv(EnvBase):
     def t(self) -> str:
         return "given"
 
-    def double(self, value: torch.Tensor) -> torch.Tensor:
+    def twice(self, value: torch.Tensor) -> torch.Tensor:
         return value * 2
 
     def unsendable(self) -> Any:

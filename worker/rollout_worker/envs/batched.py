@@ -237,6 +237,7 @@ class BatchedEnv(EnvBase):
         if not self.is_closed:
             raise RuntimeError(f"{type(self).__name__} has been started already")
         plan: BatchPlan = self._plan
+        _require(plan.device)
         if plan.uses_block:
             group: EnvGroup = self._make_group(VectorEnv)
         else:
@@ -566,6 +567,16 @@ def _refuse_other_kwargs(factories: Factories, kwargs: Kwargs) -> None:
                 "create_env_kwargs differ from those of the EnvCreator, which made its environment with "
                 f"{creator.create_env_kwargs}; give them to the EnvCreator"
             )
+
+
+def _require(device: torch.device | None) -> None:
+    """Raise RuntimeError for a device that this process cannot use."""
+    if device is None or device.type == "cpu":
+        return
+    try:
+        torch.empty(1, device=device)
+    except (AssertionError, RuntimeError) as error:
+        raise RuntimeError(f"the device {device} cannot be used here: {error}") from error
 
 
 _OPEN_OPTIONS = frozenset({"break_when_any_done", "set_truncated"})

@@ -110,6 +110,16 @@ class BlockEngine(Engine):
         root = merged_where(mask, view.root(), td)
         return following, root
 
+    def memory(self, *, is_file: bool) -> TensorDictBase:
+        """The block itself as a locked tensordict: what the environments write. Its content changes with every step."""
+        view = self._view_of_one_frame()
+        block = self.group.blocks[0]
+        leaves = {key: tensor[:, 0] for key, tensor in block.tensors.items()}
+        found = view.over(leaves)
+        for part in (found, *(each for each in found.values(True) if isinstance(each, TensorDictBase))):
+            part._is_memmap, part._is_shared = is_file, not is_file
+        return found.lock_()
+
     def can_run_open(self) -> bool:
         """Whether frames can be stepped in runs: everything is a tensor, and nothing is under way."""
         return not self.group.layout.objects
@@ -238,6 +248,12 @@ class BlockView:
         size = torch.Size((num_rows,))
         found = tensordict_of(tree_of(leaves, size, None, sizes), size, None)
         return found if self._device is None else found.to(self._device)
+
+    def over(self, leaves: dict[Key, Any]) -> TensorDict:
+        """A tensordict of such leaves themselves."""
+        size = self._batch_size
+        sizes = {("next", *key): each for key, each in self._sizes.items()} | self._sizes
+        return tensordict_of(tree_of(leaves, size, None, sizes), size, None)
 
     def _tensordict(self, leaves: dict[Key, Any]) -> TensorDictBase:
         if self._is_flat:

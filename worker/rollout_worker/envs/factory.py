@@ -75,11 +75,22 @@ def make(recipe: Recipe, env_index: int) -> Any:
 
 
 def _wants_index(factory: Callable[..., Any]) -> bool:
+    """Whether a factory has a parameter for the index that nothing is bound to yet."""
+    target: Any = factory
+    num_bound = 0
+    while isinstance(target, functools.partial):
+        if ENV_INDEX in target.keywords:
+            return False
+        num_bound += len(target.args)
+        target = target.func
+    is_class = isinstance(target, type)
     try:
-        parameter = inspect.signature(factory).parameters.get(ENV_INDEX)
+        # a class is asked for its own constructor: a metaclass may hide it
+        parameters = list(inspect.signature(target.__init__ if is_class else target).parameters.values())
     except (TypeError, ValueError):
         return False
-    return parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY
+    free = parameters[1 + num_bound :] if is_class else parameters[num_bound:]
+    return any(each.name == ENV_INDEX and each.kind is not each.POSITIONAL_ONLY for each in free)
 
 
 def recipes_of(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rollout_worker.envs.arena import ArenaPlan, ControlPage
+from rollout_worker.envs.batch_settings import PIPE_TIMEOUT
 from rollout_worker.envs.calls import PREFIXES
 from rollout_worker.envs.child import FIRST, Answer, ChildSetup, Failed, Hello, run, send_arena
 from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, Request, RowOp, RowWork, encode
@@ -452,9 +453,10 @@ class Crew:
 
     def _silence_of(self, child: _Child, limit_s: float) -> EnvFault:
         index, call = self._busy(child)
-        return EnvFault(
-            Cause.TIMEOUT, index, child.pid, call, f"no answer within {limit_s:g} s; its process was killed"
-        )
+        text = f"no answer within {limit_s:g} s; its process was killed"
+        if limit_s == self.settings.step_timeout_s:
+            text += f" (the limit is step_timeout_s, or the variable {PIPE_TIMEOUT})"
+        return EnvFault(Cause.TIMEOUT, index, child.pid, call, text)
 
     def _busy(self, child: _Child) -> tuple[int | None, str]:
         """Which environment a child was busy with, and the call."""

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDictBase
 
-from rollout_worker.envs.transitions import tensordict_of
+from rollout_worker.envs.transitions import lazy, rows_of, tensordict_of, updated
+
+__all__ = ["lazy", "rows_of", "stacked", "updated"]
 
 
 class _Uneven(Exception):
@@ -23,11 +25,6 @@ def stacked(rows: Sequence[TensorDictBase], *, is_lazy: bool = False) -> TensorD
         except _Uneven:
             pass
     return lazy([row.clone() for row in rows])
-
-
-def lazy(rows: Sequence[TensorDictBase]) -> LazyStackedTensorDict:
-    """A lazy stack of these rows themselves."""
-    return LazyStackedTensorDict(*rows, stack_dim=0)
 
 
 def _dense(rows: Sequence[TensorDictBase]) -> TensorDictBase:
@@ -53,19 +50,3 @@ def _stacked_entry(values: list[Any]) -> Any:
     if isinstance(first, TensorDictBase):
         return _dense(values)
     return NonTensorStack(*values)
-
-
-def rows_of(td: TensorDictBase) -> list[TensorDictBase]:
-    """The rows of a batch: new tensordicts whose tensors are the batch's own memory."""
-    return list(td.unbind(0))
-
-
-def updated(td: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
-    """The batch with the entries of another, in place where both are of one kind; else a lazy stack."""
-    if not isinstance(td, LazyStackedTensorDict) and not isinstance(new, LazyStackedTensorDict):
-        return td.update(new)
-    if isinstance(td, LazyStackedTensorDict):
-        for row, fresh in zip(td.tensordicts, new.unbind(0), strict=True):
-            row.update(fresh)
-        return td
-    return lazy([row.update(fresh) for row, fresh in zip(rows_of(td), new.unbind(0), strict=True)])

@@ -56,11 +56,32 @@ def _flag(td: TensorDictBase, key: Key, shapes: Mapping[Key, torch.Size]) -> tor
     return None if value is None else value.to(torch.bool).reshape(shapes[key])
 
 
+def lazy(rows: Sequence[TensorDictBase]) -> LazyStackedTensorDict:
+    """A lazy stack of these rows themselves."""
+    return LazyStackedTensorDict(*rows, stack_dim=0)
+
+
+def rows_of(td: TensorDictBase) -> list[TensorDictBase]:
+    """The rows of a batch: new tensordicts whose tensors are the batch's own memory."""
+    return list(td.unbind(0))
+
+
+def updated(td: TensorDictBase, new: TensorDictBase) -> TensorDictBase:
+    """The batch with the entries of another, in place where both are of one kind; else a lazy stack."""
+    if not isinstance(td, LazyStackedTensorDict) and not isinstance(new, LazyStackedTensorDict):
+        return td.update(new)
+    if isinstance(td, LazyStackedTensorDict):
+        for row, fresh in zip(td.tensordicts, new.unbind(0), strict=True):
+            row.update(fresh)
+        return td
+    return lazy([row.update(fresh) for row, fresh in zip(rows_of(td), new.unbind(0), strict=True)])
+
+
 def next_root(td: TensorDictBase, reward_keys: Iterable[Key]) -> TensorDictBase:
     """The root that follows a stepped tensordict: `next` in its place, rewards and masks dropped, the rest kept."""
     root = td.exclude("next", RESET, STEP)
     following = td.get("next").exclude(*reward_keys)
-    return root.update(following)
+    return updated(root, following)
 
 
 def merged_where(mask: torch.Tensor, new: TensorDictBase, old: TensorDictBase) -> TensorDictBase:
