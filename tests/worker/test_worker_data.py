@@ -19,7 +19,7 @@ from rollout_contract.seeds import seed_of
 from rollout_stream import RolloutStream
 from rollout_stream.batch import Batch
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def test_every_frame_is_a_real_transition(rig: Callable[..., Any], processes: in
     )
     process = job.start()
     batches = read_all(job)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     data = torch.cat([b.data for b in batches], dim=1)
     steps = torch.arange(30) % 4
     assert data.shape == (3, 30)
@@ -97,7 +97,7 @@ def test_exactly_the_frames_asked_for(rig: Callable[..., Any], total: int, shape
     job = rig(collector={"framesPerBatch": 20, "totalFrames": total}, groups=("learner",))
     process = job.start()
     batches = read_all(job)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert [list(b.header.shape) for b in batches] == shapes
     assert sum(b.header.frames for b in batches) == total
     assert sum(b.data.numel() for b in batches) == total
@@ -115,7 +115,7 @@ def test_trajectory_ids_are_unique_over_workers(rig: Callable[..., Any]) -> None
     )
     workers = start_together(job, 2)
     batches = read_all(job)
-    assert [p.wait(20) for p in workers] == [0, 0]
+    assert [p.wait(60) for p in workers] == [0, 0]
     for index in range(2):
         own = [b for b in batches if b.header.worker.index == index]
         ids = torch.cat([b.data["collector", "traj_ids"] for b in own], dim=1)
@@ -140,7 +140,7 @@ def test_random_frames_are_counted_over_the_job(rig: Callable[..., Any], random:
     )
     workers = start_together(job, 2)
     batches = read_all(job)
-    assert [p.wait(20) for p in workers] == [0, 0]
+    assert [p.wait(60) for p in workers] == [0, 0]
     marks = torch.cat([b.data["mark"].flatten() for b in batches])
     assert (marks == 0).sum() == random
     assert (marks == 1).sum() == 60 - random
@@ -167,7 +167,7 @@ def test_the_version_on_a_batch_is_the_one_that_acted(rig: Callable[..., Any]) -
                 number = version.version + 1 if version else 1
                 stream.weights.publish({"weight": torch.full((1,), float(number))})
             batch.ack()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert seen == [n // 3 for n in range(50)]
 
 
@@ -190,7 +190,7 @@ def test_a_version_that_does_not_fit_is_reported_and_not_loaded(rig: Callable[..
                 assert worker.rejected_version == 1
                 assert "weight" in worker.last_error
             batch.ack()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert versions == [0] * 6 + [2] * 14
 
 
@@ -211,7 +211,7 @@ def test_a_new_seed_ends_trajectories_and_reseeds(rig: Callable[..., Any]) -> No
             if number == 3:
                 job.control.set_seed(11)
             batch.ack()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     epochs = [b.header.seed_epoch for b in batches]
     border = epochs.index(1)
     assert epochs == [0] * border + [1] * (len(epochs) - border)
@@ -249,7 +249,7 @@ def test_a_frame_limit_truncates(rig: Callable[..., Any]) -> None:
     )
     process = job.start()
     (batch,) = read_all(job)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     ends = [[False, False, True] * 3][0][:8]
     assert batch.data["next", "truncated"].squeeze(-1).tolist() == [ends] * 2
     assert batch.data["next", "done"].squeeze(-1).tolist() == [ends] * 2
@@ -269,7 +269,7 @@ def test_back_pressure_holds_the_worker_and_loses_nothing(rig: Callable[..., Any
     wait_until(lambda: job.control.read_progress().workers[0].state == "Backpressured", 20)
     assert progress.counters.unacked_frames <= 120
     batches = read_all(job)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert [b.header.sequence for b in batches] == list(range(1, 21))
     roots = torch.cat([b.data["observation"][0].flatten() for b in batches])
     assert roots.tolist() == list(range(200))

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 COUNT = {"entrypoint": "worker_toys:Count", "envsPerWorker": 4}
 
@@ -54,7 +54,7 @@ def test_an_environment_that_fails(
 ) -> None:
     job = rig(env={**env, "backend": backend}, collector={"framesPerBatch": 64, "totalFrames": 100_000})
     process = job.start()
-    assert process.wait(20) == code
+    assert process.wait(60) == code
     words = job.words_of_first()
     log = job.log()
     assert all(part in words for part in parts), words
@@ -75,7 +75,7 @@ def test_an_environment_process_that_is_lost(rig: Callable[..., Any], how: str, 
     job = rig(env=fault(how), collector={"framesPerBatch": 64, "totalFrames": 100_000})
     process = job.start()
     children = wait_for_children(process.pid)
-    assert process.wait(20) == 1
+    assert process.wait(60) == 1
     words = job.words_of_first()
     assert all(part in words for part in parts), words
     assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
@@ -107,7 +107,7 @@ def wait_for_children(pid: int) -> list[psutil.Process]:
 )
 def test_a_policy_that_fails(rig: Callable[..., Any], entrypoint: str, code: int, parts: list[str]) -> None:
     job = rig(policy={"entrypoint": entrypoint}, env=COUNT)
-    assert job.start().wait(20) == code
+    assert job.start().wait(60) == code
     words = job.words_of_first()
     assert all(part in words for part in parts), words
 
@@ -116,7 +116,7 @@ def test_a_policy_that_fails(rig: Callable[..., Any], entrypoint: str, code: int
 def test_a_wrong_password_is_named_but_not_shown(rig: Callable[..., Any]) -> None:
     job = rig()
     process = job.start(redis=job.address(username="nobody"))
-    assert process.wait(30) == 75
+    assert process.wait(60) == 75
     text = job.words_of_first() + job.log()
     assert "s3cr3t-probe-42" not in text
     assert str(job.server.port) in text
