@@ -41,10 +41,13 @@ Policy = Callable[[TensorDictBase], TensorDictBase]
 class _SpecTree:
     """An attribute that holds the composite of one group; whatever spec is set becomes one."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, doc: str) -> None:
         self._group = group
+        self.__doc__ = doc
 
-    def __get__(self, env: EnvBase, owner: type[EnvBase]) -> Composite:
+    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> Composite:
+        if env is None:
+            return self  # type: ignore[return-value]  # asked of the class: for its documentation
         return env._spec_trees()[self._group]
 
     def __set__(self, env: EnvBase, spec: Spec) -> None:
@@ -56,8 +59,9 @@ class _SpecTree:
 class _SpecLeaf(_SpecTree):
     """The same group, read as its leaf where there is only one."""
 
-    def __get__(self, env: EnvBase, owner: type[EnvBase]) -> Spec:  # type: ignore[override]
-        return single_or_composite(super().__get__(env, owner))
+    def __get__(self, env: EnvBase | None, owner: type[EnvBase]) -> Spec:  # type: ignore[override]
+        tree = super().__get__(env, owner)
+        return tree if env is None else single_or_composite(tree)
 
 
 class _MadeEnv(type):
@@ -135,26 +139,21 @@ class EnvBase(nn.Module, metaclass=_MadeEnv):
         """The device of all tensordicts (None: each leaf has its own)."""
         return self.__dict__["_device"]  # type: ignore[no-any-return]
 
-    observation_spec = _SpecTree("observation")
-    """What a reset and a step give to be acted on."""
-    full_observation_spec = _SpecTree("observation")
-    """The same."""
-    full_action_spec = _SpecTree("action")
-    """What a step takes, as a composite from the root."""
-    full_state_spec = _SpecTree("state")
-    """What a step reads from the root beside the action (a recurrent state), as a composite from the root."""
-    state_spec = _SpecTree("state")
-    """The same."""
-    full_reward_spec = _SpecTree("reward")
-    """What a step rewards with, as a composite from the root."""
-    full_done_spec = _SpecTree("done")
-    """The flags at every level that has them."""
-    done_spec = _SpecTree("done")
-    """The flags at every level that has them."""
-    action_spec = _SpecLeaf("action")
-    """What a step takes: the leaf where there is one, else a composite."""
-    reward_spec = _SpecLeaf("reward")
-    """What a step rewards with: the leaf where there is one, else a composite."""
+    observation_spec = _SpecTree("observation", "What a reset and a step give to be acted on.")
+    full_observation_spec = _SpecTree("observation", "The same as `observation_spec`.")
+    full_action_spec = _SpecTree("action", "What a step takes, as a composite from the root.")
+    full_state_spec = _SpecTree(
+        "state",
+        "What a step reads from the root beside the action (a recurrent state), as a composite from the root.",
+    )
+    state_spec = _SpecTree("state", "The same as `full_state_spec`.")
+    full_reward_spec = _SpecTree("reward", "What a step rewards with, as a composite from the root.")
+    full_done_spec = _SpecTree("done", "The flags at every level that has them.")
+    done_spec = _SpecTree("done", "The flags at every level that has them.")
+    action_spec = _SpecLeaf("action", "What a step takes: the leaf where there is one, else a composite.")
+    reward_spec = _SpecLeaf(
+        "reward", "What a step rewards with: the leaf where there is one, else a composite."
+    )
 
     def _spec_trees(self) -> dict[str, Composite]:
         """The specs by group."""
@@ -249,10 +248,11 @@ class EnvBase(nn.Module, metaclass=_MadeEnv):
     # -- the public contract ---------------------------------------------------------------------------------------
 
     def reset(self, td: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        """Reset, or reset the rows that `td["_reset"]` marks.
+        """Reset all, or the rows that `td["_reset"]` marks (bool `[B]` or `[B, 1]`).
 
-        Without `td` gives a new tensordict of observations and flags; with `td`, updates and gives that one
-        (the mask removed).
+        Without `td` gives a new tensordict `[B]` of observations `[B, *shape]` and flags (bool `[B, 1]`, False); with
+        `td`, updates and gives that one (the mask removed); rows that are not marked keep its values. `kwargs` go to
+        the environment's own reset. Raises ValueError where only masks below the root are given.
         """
         mask = None if td is None else self._reset_mask(td)
         if td is not None and mask is not None and not bool(mask.any()):
@@ -266,8 +266,10 @@ class EnvBase(nn.Module, metaclass=_MadeEnv):
         return td.update(fresh)
 
     def step(self, td: TensorDictBase) -> TensorDictBase:
-        """Act: takes the action in `td`, puts what comes of it under `td["next"]`, gives that same `td`.
+        """Act: takes the action in `td` `[B]`, puts what comes of it under `td["next"]`, gives that same `td`.
 
+        `next` holds observations `[B, *shape]` in their specs' dtypes, the reward (float32 `[B, 1]` unless its spec
+        says otherwise) and the flags `done`, `terminated`, `truncated` (bool `[B, 1]`), at every level that has some.
         Values that stand under `next` already stay where the environment has none of its own. `td["_step"]`
         marks the rows to step; the others repeat their root, with reward 0.
         """
