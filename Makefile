@@ -7,7 +7,7 @@ SEEDS  ?= 10
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint bench bench-learning soak crd oracle pins images e2e clean
+.PHONY: help install run test lint rows bench bench-learning soak crd oracle pins images e2e clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -41,6 +41,9 @@ lint: .venv/.dev ## format, lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+rows: ## rows of the design's tables that no test stands for
+	$(PYTHON) tests/rows.py
 
 bench: .venv/.bench ## product and peers side by side, the short form
 	$(BIN)/python -m benchmarks --short
