@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from typing import Any, ClassVar
 
@@ -350,3 +351,23 @@ class Optioned(Count):
     ) -> tuple[Any, dict[str, Any]]:
         self.start = (options or {}).get("start", 0)
         return super().reset(seed=seed)
+
+
+class Gate(Count):
+    """Its steps wait for SIGUSR1 where it is shut."""
+
+    def __init__(self, state: str = "open") -> None:
+        super().__init__(1000)
+        self.is_shut = state == "shut"
+        self.opened = threading.Event()
+        if self.is_shut:
+            signal.signal(signal.SIGUSR1, lambda *_: self.opened.set())
+
+    @staticmethod
+    def open_all(pid: int) -> None:
+        os.kill(pid, signal.SIGUSR1)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.is_shut:
+            self.opened.wait(30)
+        return super().step(action)

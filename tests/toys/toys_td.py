@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 
-from rollout_worker.envs import Binary, Composite, EnvBase, NonTensor, Unbounded
+from rollout_worker.envs import Binary, Categorical, Composite, EnvBase, NonTensor, Unbounded
 
 
 class CountEnv(EnvBase):
@@ -285,3 +285,39 @@ SHARED = CountEnv()
 def shared() -> CountEnv:
     """Gives one and the same environment each time."""
     return SHARED
+
+
+class Tree(EnvBase):
+    """Any tree of observations, `leaves` of (key, dtype, shape). What it shows depends on its seed and on what was done."""
+
+    def __init__(self, leaves: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...], k: int = 4) -> None:
+        super().__init__()
+        self.leaves, self.k, self.n = leaves, k, 0
+        self.drawn = torch.Generator().manual_seed(0)
+        tree = Composite()
+        for key, dtype, shape in leaves:
+            tree[key] = Unbounded(shape, dtype=getattr(torch, dtype))
+        self.observation_spec = tree
+        self.action_spec = Composite(deep=Composite(action=Categorical(3)))
+
+    def _set_seed(self, seed: int | None) -> None:
+        if seed is not None:
+            self.drawn.manual_seed(seed)
+
+    def _observed(self) -> TensorDict:
+        found = TensorDict({}, batch_size=())
+        for key, dtype, shape in self.leaves:
+            drawn = torch.randint(0, 100, shape, generator=self.drawn) + self.n
+            found[key] = drawn.to(getattr(torch, dtype))
+        return found
+
+    def _reset(self, td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        self.n = 0
+        return self._observed()
+
+    def _step(self, td: TensorDictBase) -> TensorDictBase:
+        self.n += int(td["deep", "action"])
+        found = self._observed()
+        found["reward"] = torch.tensor([float(self.n)])
+        found["terminated"] = torch.tensor([self.n >= self.k])
+        return found

@@ -422,6 +422,11 @@ class BatchedEnv(EnvBase):
                 f"the tensordict has the batch size {list(td.batch_size)} for {len(chosen)} environments of "
                 f"{list(self.batch_size[1:])}"
             )
+        for index in chosen:
+            if not 0 <= index < self.num_workers:
+                raise IndexError(
+                    f"there is no environment {index}; indices go from 0 to {self.num_workers - 1}"
+                )
         self._ready(None).send(td, chosen)
         self.__dict__.setdefault("_sent", {}).update(zip(chosen, td.unbind(0), strict=True))
 

@@ -1,0 +1,109 @@
+"""Some environments at a time: one that is slow does not hold the others."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import pytest
+import torch
+import toys
+import toys_td
+from toys_td import CountEnv
+
+from rollout_contract.errors import EnvError
+from rollout_worker.envs import ParallelEnv
+
+
+def test_sent_environments_are_received_once_each(make, acting, column):
+    env = make(4, CountEnv)
+    td = acting(env.reset(), 1, 2, 3, 0.5)
+    env.send(td[[3, 1]], [3, 1])
+    with pytest.raises(RuntimeError, match=r"\[1\] are being stepped already"):
+        env.send(td[[1]], [1])
+    with pytest.raises(RuntimeError, match=r"\[1, 3\] are being stepped: receive them first"):
+        env.reset()
+    seen = {}
+    while len(seen) < 2:
+        ready = env.recv(1)
+        for position, index in enumerate(ready.indices):
+            seen[index] = (
+                ready.stepped["next", "observation"][position].item(),
+                ready.root["observation"][position].item(),
+                ready.stepped["action"][position].item(),
+            )
+    assert seen == {3: (0.5, 0.5, 0.5), 1: (2.0, 2.0, 2.0)}
+    with pytest.raises(RuntimeError, match="send some first"):
+        env.recv()
+    assert list(env.n_step) == [0, 1, 0, 1]
+    env.send(td[[2]], [2])
+    ready = env.recv()
+    assert ready.indices == [2]
+    assert column(ready.stepped, ("next", "done")) == [True]
+    assert (column(ready.root), column(ready.root, "done")) == ([0.0], [False])
+    assert column(env.step(acting(env.reset(), 1)), ("next", "observation")) == [1.0] * 4
+
+
+@pytest.mark.parametrize("factory", [toys.Count, toys_td.Words, functools.partial(CountEnv, batch_size=(2,))])
+def test_all_at_once_is_the_same_as_a_step(make, factory):
+    one, other = make(3, factory), make(3, factory)
+    torch.manual_seed(0)
+    td, root = one.rand_action(one.reset()), None
+    stepped, root = one.step_and_maybe_reset(td.clone())
+    other.reset()
+    other.send(td.clone())
+    ready = other.recv(3)
+    order = sorted(range(3), key=ready.indices.__getitem__)
+    for expected, found in ((stepped, ready.stepped[order]), (root, ready.root[order])):
+        assert set(expected.keys(True, True)) == set(found.keys(True, True))
+        assert (expected == found).all()
+
+
+@pytest.mark.parametrize("more", [{}, {"use_buffers": False}])
+def test_a_slow_environment_does_not_hold_the_others(more):
+    factories = [functools.partial(toys.Gate, name) for name in ("shut", "open", "open")]
+    with ParallelEnv(3, factories, num_processes=3, mp_start_method="fork", **more) as env:
+        td = env.rand_action(env.reset())
+        env.send(td)
+        for _ in range(5):
+            done = []
+            while len(done) < 2:
+                ready = env.recv(1)
+                done += ready.indices
+                assert 0 not in ready.indices
+            env.send(td[[1, 2]], [1, 2])
+        begin = time.monotonic()
+        while len(env.recv(1, timeout_s=0.05).indices):
+            assert time.monotonic() - begin < 5
+        assert env.recv(1, timeout_s=0.0).indices == []
+        toys.Gate.open_all(env.vector.pids[0])
+        assert env.recv(1).indices == [0]
+
+
+def receive_all(env, number):
+    while number:
+        number -= len(env.recv(1).indices)
+
+
+def test_a_failure_of_a_sent_environment(make):
+    env = make(3, functools.partial(toys_td.Crooked, where=1))
+    td = env.rand_action(env.reset())
+    env.send(td)
+    with pytest.raises(EnvError, match="boom") as caught:
+        receive_all(env, 3)
+    assert caught.value.env_index == 1
+    assert env.is_closed
+    assert env.reset()["observation"].tolist() == [[0]] * 3
+
+
+def test_rows_that_do_not_fit(make):
+    env = make(3, CountEnv)
+    td = env.rand_action(env.reset())
+    with pytest.raises(RuntimeError, match=r"batch size \[3\] for 2 environments"):
+        env.send(td, [0, 1])
+    with pytest.raises(IndexError, match="no environment 3"):
+        env.send(td[:1], [3])
+    with pytest.raises(KeyError, match="'action'"):
+        env.send(td[:1].exclude("action"), [0])
+    env.send(td[:1], [0])
+    assert env.recv().indices == [0]
