@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rollout_contract.errors import Fault
-from rollout_contract.spec_enums import ApplyAt, CollectorMode, Coordination, OnError, OnStale
+from rollout_contract.spec_enums import ApplyAt, CollectorMode, Coordination, OnStale
 from rollout_contract.spec_models import RolloutJobSpec
 
 
@@ -46,7 +46,6 @@ TABLE: tuple[Unbuilt, ...] = (
         "Remove it.",
     ),
     Unbuilt("spec.env.tasks", lambda s: s.env.tasks, _is_set, "Use one kind of environment and kwargs."),
-    Unbuilt("spec.env.onError", lambda s: s.env.on_error, _is_not(OnError.FAIL), "Use onError Fail."),
     Unbuilt("spec.stream.shards", lambda s: s.stream.shards, _is_not(1), "Use 1 shard."),
     Unbuilt(
         "spec.stream.rateLimit", lambda s: s.stream.rate_limit, _is_set, "Use maxUnackedFrames and maxBytes."

@@ -174,12 +174,12 @@ def test_no_worker_starts_before_the_stream_is_ready(stream, expected):
 
 
 def test_what_is_not_built_starts_nothing_and_says_so():
-    job = make_job(env={"onError": "Restart"})
+    job = make_job(stream={"shards": 2})
     assert make_plan(job, observe(), NOON).create == ()
     status = status_after(job, observe())
     assert conditions_of(status)["Accepted"] == ("False", "NotImplemented")
     assert conditions_of(status)["Ready"] == ("False", "NotAccepted")
-    assert "spec.env.onError" in message_of(status, "Accepted")
+    assert "spec.stream.shards" in message_of(status, "Accepted")
 
 
 def test_limits_that_were_edited_reach_the_stream():

@@ -371,3 +371,42 @@ class Gate(Count):
         if self.is_shut:
             self.opened.wait(30)
         return super().step(action)
+
+
+class Breaking(Rng):
+    """`Rng` whose third step raises."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.n == 2:
+            raise ValueError("boom")
+        return super().step(action)
+
+
+class FailsOnce(Count):
+    """The reset of the second one that a process makes raises. Where processes are forked, set `made` to 0 before."""
+
+    made: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).made += 1
+        self.fails = self.made == 2
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        if self.fails:
+            raise ValueError("boom")
+        return super().reset(seed=seed)
+
+
+class Big(Count):
+    """Frames of a megabyte."""
+
+    SHAPE: ClassVar[tuple[int, ...]] = (512, 512, 4)
+
+    def _space(self) -> spaces.Space:
+        return spaces.Box(0, 255, self.SHAPE, np.uint8)
+
+    def _observe(self) -> Any:
+        return np.full(self.SHAPE, self.n % 256, dtype=np.uint8)

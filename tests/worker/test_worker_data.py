@@ -340,3 +340,25 @@ def test_a_replacement_goes_on_with_its_slots_share(rig: Callable[..., Any]) -> 
     wait_until(lambda: job.control.read_progress().workers[0].state == "Finished", 60)
     assert job.control.read_progress().counters.frames == 100
     assert second.poll() is None, "it waits for the others, whose frames are still missing"
+
+
+def test_an_environment_that_raises_is_replaced_where_the_job_wants_that(rig: Callable[..., Any]) -> None:
+    job = rig(
+        env={
+            "entrypoint": "worker_toys:Fault",
+            "kwargs": {"how": "raise", "at": 3, "env": 1},
+            "envsPerWorker": 2,
+            "onError": "Restart",
+        },
+        collector={"framesPerBatch": 12, "totalFrames": 12},
+        groups=("learner",),
+    )
+    process = job.start()
+    (batch,) = read_all(job)
+    assert process.wait(60) == 0
+    valid = batch.data["next", "valid"].squeeze(-1).tolist()
+    assert valid == [[True] * 6, [True, True, False] * 2]
+    assert batch.data["next", "truncated"].squeeze(-1).tolist()[1] == [False, False, True] * 2
+    assert len(set(batch.data["collector", "traj_ids"][1].tolist())) == 2
+    assert batch.header.episodes.count == 0
+    assert "environment 1 was replaced" in job.log()

@@ -79,7 +79,7 @@ def _run(document: WorkerDocument, environ: Mapping[str, str]) -> ExitCode:
 
 
 def _open_envs(document: WorkerDocument, environ: Mapping[str, str]) -> VectorEnv:
-    from rollout_contract.spec import EnvBackend
+    from rollout_contract.spec import EnvBackend, OnError
     from rollout_worker.env_kwargs import env_kwargs
     from rollout_worker.envs.opening import open_envs
 
@@ -94,6 +94,7 @@ def _open_envs(document: WorkerDocument, environ: Mapping[str, str]) -> VectorEn
         max_frames_per_traj=document.collector.max_frames_per_traj,
         first_env_index=document.first_env_index,
         step_timeout_s=env.step_timeout_seconds,
+        restarts=env.on_error is OnError.RESTART,
     )
 
 

@@ -154,7 +154,7 @@ class ControlPage:
     reset.
 
     Rows of `command`, `reply` and `progress` belong to one child each and fill a cache line; `seeds`,
-    `has_seed` and `mask` have one element per environment. Its size depends on the counts alone, so it exists
+    `has_seed`, `mask` and `restarts` have one element per environment. Its size depends on the counts alone, so it exists
     before any environment does.
     """
 
@@ -168,9 +168,10 @@ class ControlPage:
             Leaf(("seeds",), "uint64", (num_envs,)),
             Leaf(("has_seed",), "bool", (num_envs,)),
             Leaf(("mask",), "bool", (num_envs,)),
+            Leaf(("restarts",), "int64", (num_envs,)),
         ]
         placed, self.nbytes = place(leaves, lead=())
         self.nbytes = align(self.nbytes)
         memory = _aligned_zeros(self.nbytes) if fd is None else mapped(fd, self.nbytes)
         arrays = [_view(memory, leaf) for leaf in placed]
-        self.command, self.reply, self.progress, self.seeds, self.has_seed, self.mask = arrays
+        self.command, self.reply, self.progress, self.seeds, self.has_seed, self.mask, self.restarts = arrays

@@ -66,6 +66,8 @@ class BatchedEnv(EnvBase):
     * `consolidate`: whether a tensordict that is sent is packed into one storage first.
     * `policy_proof`: kept as an attribute, never called.
     * `check_finite`: NaN and infinity in observations and rewards are errors.
+    * `on_env_error`: "raise" closes the batch; "restart" makes a new environment in the place of one that raises, ends
+      its trajectory as truncated, and marks that frame False under `("next", "valid")`. `restarts` counts them.
     * `non_blocking`: passed on to copies between devices.
     """
 
@@ -272,7 +274,10 @@ class BatchedEnv(EnvBase):
         return RowEngine(group, plan.metas, device=self.device, is_lazy=plan.is_lazy)
 
     def _vector_settings(self) -> VectorSettings:
-        return VectorSettings(rules=StepRules(check_finite=self._settings.check_finite))
+        settings: BatchSettings = self._settings
+        return VectorSettings(
+            rules=StepRules(check_finite=settings.check_finite, restarts=settings.on_env_error == "restart")
+        )
 
     @property
     def is_closed(self) -> bool:
@@ -301,6 +306,11 @@ class BatchedEnv(EnvBase):
         if self.__dict__["_group"] is None:
             self.start()
         return self.__dict__["_group"]  # type: ignore[no-any-return]
+
+    @property
+    def restarts(self) -> list[int]:
+        """How often each environment was replaced after a failure, since the start."""
+        return [0] * self.num_workers if self.is_closed else self.vector.restarts
 
     # -- specs -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tensordict import NonTensorStack, TensorDict, TensorDictBase
 from rollout_worker.envs.commands import RowOp, Step
 from rollout_worker.envs.describe import Key, spelled
 from rollout_worker.envs.engine import Engine, ResetOrder
-from rollout_worker.envs.layout import flag_keys
+from rollout_worker.envs.layout import VALID, flag_keys
 from rollout_worker.envs.native import Start
 from rollout_worker.envs.open_rollout import open_rollout
 from rollout_worker.envs.row_codec import encoded
@@ -167,6 +167,7 @@ class BlockView:
         self._sizes = {key: torch.Size((group.num_envs, *size)) for key, size in sizes.items()}
         flags = flag_keys(layout.done_groups)
         keys = [key for key in (*layout.root_keys, *layout.reward_keys, *flags) if key not in layout.objects]
+        keys += [VALID[1:]] if VALID in block.arrays else []
         self._next_views = [(key, block.tensors["next", *key][:, 0]) for key in keys]
         self._next = [(key, _copier(view, device)) for key, view in self._next_views]
         roots = [key for key in layout.root_keys if key not in layout.objects]
@@ -184,6 +185,8 @@ class BlockView:
             key: torch.zeros_like(block.tensors["next", *key][:, 0], device=device)
             for key in layout.reward_keys
         }
+        if VALID in block.arrays:
+            self._no_reward[VALID[1:]] = torch.ones_like(block.tensors[VALID][:, 0], device=device)
         self._actions = [(key, block.tensors[key][:, 0]) for key in layout.action_keys]
         self._is_flat = all(len(key) == 1 for key in (*keys, *layout.root_keys))
 
@@ -208,7 +211,7 @@ class BlockView:
             target.copy_(action.detach() if action.requires_grad else action)
 
     def no_reward(self) -> dict[Key, torch.Tensor]:
-        """Rewards of zero."""
+        """What a skipped row has beside its root: rewards of zero, and that it is valid."""
         return self._no_reward
 
     def root(self) -> TensorDictBase:

@@ -206,7 +206,7 @@ class _Listener:
             return
         words, deadline = self._command, time.perf_counter() + spin_s
         while words[0] == number and time.perf_counter() < deadline:
-            pass
+            os.sched_yield()
 
     def _do(self, command: Command) -> tuple[Outcome, Failed | Answer | None]:
         try:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollout_worker.envs.arena import Block
 from rollout_worker.envs.describe import FLAGS, Key
-from rollout_worker.envs.layout import EPISODE_LENGTH, EPISODE_RETURN
+from rollout_worker.envs.layout import EPISODE_LENGTH, EPISODE_RETURN, VALID
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +29,7 @@ class BlockRows:
             flag: [self.arrays["next", *group, flag] for group in layout.done_groups] for flag in FLAGS
         }
         self.returns, self.lengths = self.arrays[EPISODE_RETURN], self.arrays[EPISODE_LENGTH]
+        self.valid = self.arrays.get(VALID)
         self.counts = (self.arrays.get(("step_count",)), self.arrays.get(("next", "step_count")))
         floats = [*layout.root_keys, *layout.reward_keys]
         self.floats = [
@@ -52,6 +53,7 @@ class Frame:
         self.by_flag = {flag: [array[:, step] for array in arrays] for flag, arrays in rows.by_flag.items()}
         self.returns, self.lengths = rows.returns[:, step], rows.lengths[:, step]
         self.counts = [None if array is None else array[:, step] for array in rows.counts]
+        self.valid = None if rows.valid is None else rows.valid[:, step]
         self.floats = [(key, array[:, step]) for key, array in rows.floats]
         self.has_ends = False
 

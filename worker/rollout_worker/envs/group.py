@@ -116,6 +116,12 @@ class EnvGroup(ABC):
         """The children's process ids, in the order of their environments."""
         return self._host.pids
 
+    @property
+    def restarts(self) -> list[int]:
+        """How often each environment was replaced after a failure, since the start."""
+        self._check_ready()
+        return list(map(int, self._host.control.restarts))
+
     def close(self) -> None:
         """Close the environments and give everything back. Nothing happens where nothing is open."""
         if self.is_closed:

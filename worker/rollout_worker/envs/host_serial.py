@@ -43,6 +43,8 @@ class SerialHost:
             return {"sessions": None}
         return {
             "sessions": stepper.sessions,
+            "part": self._part,
+            "stepped_by": self._stepped_by,
             "rules": stepper.rules,
             "tallies": stepper.tallies if isinstance(stepper, Stepper) else None,
         }
@@ -53,8 +55,11 @@ class SerialHost:
         if sessions is None:
             return
         self.control = ControlPage(len(sessions), 1)
+        self._part, self._stepped_by = state["part"], state["stepped_by"]
         self._stepper = seated(
             sessions,
+            self._stepped_by,
+            self._part,
             control=self.control,
             progress=Progress(memoryview(self.control.progress[0])),
             rules=state["rules"],
@@ -67,10 +72,12 @@ class SerialHost:
     ) -> list[EnvDescription]:
         """Make the environments."""
         self.control = ControlPage(len(recipes), 1)
+        self._part = Slice(recipes, range(len(recipes)), settings.first_env_index)
+        self._stepped_by = stepped_by
         stepper = _translated(
             lambda: stepper_of(
                 stepped_by,
-                Slice(recipes, range(len(recipes)), settings.first_env_index),
+                self._part,
                 control=self.control,
                 progress=Progress(memoryview(self.control.progress[0])),
                 rules=settings.rules,

@@ -25,6 +25,9 @@ ALIGNMENT = 64
 EPISODE_RETURN: Key = ("episode_return",)
 EPISODE_LENGTH: Key = ("episode_length",)
 
+VALID: Key = ("next", "valid")
+"""Leaf of environments that are restarted: False on the frame in which one failed, where nothing was observed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:

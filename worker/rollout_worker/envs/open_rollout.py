@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rollout_worker.envs.describe import Key
-from rollout_worker.envs.layout import flag_keys
+from rollout_worker.envs.layout import VALID, flag_keys
 from rollout_worker.envs.specs import Composite
 from rollout_worker.envs.transitions import tensordict_of, tree_of
 from rollout_worker.envs.vector import VectorEnv
@@ -42,6 +42,7 @@ def open_rollout(
     flags = flag_keys(layout.done_groups)
     roots: list[Key] = [*layout.root_keys, *flags]
     nexts: list[Key] = [("next", *key) for key in (*layout.root_keys, *layout.reward_keys, *flags)]
+    nexts += [VALID] if VALID in group.blocks[0].arrays else []
     tensors = group.blocks[0].tensors
     found = {
         key: torch.empty((num_envs, num_steps, *tensors[key].shape[2:]), dtype=tensors[key].dtype)

@@ -361,7 +361,7 @@ class Crew:
         """Look at the replies for a moment before sleeping: waking up costs more than a short look."""
         deadline = time.perf_counter() + self.settings.spin_s
         while self._num_replied() < wanted and time.perf_counter() < deadline:
-            pass
+            os.sched_yield()
 
     def _num_replied(self) -> int:
         """How many of the awaited children have done what they were given last."""

@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from rollout_worker.envs.commands import RowOp
 from rollout_worker.envs.describe import Key, spelled
 from rollout_worker.envs.engine import Engine, ResetOrder
+from rollout_worker.envs.layout import VALID
 from rollout_worker.envs.metadata import EnvMeta
 from rollout_worker.envs.row_fit import entry_of, fits
 from rollout_worker.envs.row_group import RowGroup
@@ -39,6 +40,7 @@ class RowEngine(Engine):
             {key: spec.zero() for key, spec in meta.specs["reward"].leaves()} for meta in metas
         ]
         self._device, self._is_lazy = device, is_lazy
+        self._is_marked = group.settings.rules.restarts
         self._current: list[TensorDictBase | None] = [None] * group.num_envs
 
     def moved(self, device: torch.device | None) -> RowEngine:
@@ -180,12 +182,15 @@ class RowEngine(Engine):
         return list(dict.fromkeys([*keys, *(key for key, _ in self._inputs[index])]))
 
     def _skipped(self, index: int, given: TensorDictBase) -> TensorDictBase:
-        return standing_of(given, self._current_of(index), self._no_reward[index])
+        row = standing_of(given, self._current_of(index), self._no_reward[index])
+        if self._is_marked:
+            row.set(VALID[-1], torch.ones((*self._row_size, 1), dtype=torch.bool))
+        return row
 
     def _root_after_step(
         self, index: int, row: TensorDictBase, fresh: TensorDictBase | None, mask: torch.Tensor | None
     ) -> TensorDictBase:
-        root = row.exclude(*self._no_reward[index])
+        root = row.exclude(*self._no_reward[index], VALID[-1])
         if fresh is None:
             return root
         done = self._done_of(index, root)

@@ -6,9 +6,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rollout_worker.envs.describe import spelled
+from rollout_worker.envs.layout import VALID
 from rollout_worker.envs.metadata import asked_of, env_of
 from rollout_worker.envs.native import Start
 from rollout_worker.envs.row_fit import Declared
@@ -26,6 +28,8 @@ class RowSession:
         self._root = Declared([observed, done], size)
         self._next = Declared([observed, self.owner.full_reward_spec, done], size)
         self._has_looked = False
+        self.root: TensorDictBase | None = None
+        self.num_steps = 0
 
     def seed(self, seed: int) -> None:
         """Seed the environment now."""
@@ -44,11 +48,15 @@ class RowSession:
         given = self.owner.reset(None if row is None else self._moved(row), **kwargs)
         if row is None and not self._has_looked:
             self._warn_of_more(given)
-        return self._root.fit(given)
+        self.num_steps = 0
+        self.root = self._root.fit(given)
+        return self.root
 
     def step(self, row: TensorDictBase) -> TensorDictBase:
         """Step; gives what stands under `next` then."""
-        return self._next.fit(self.owner.step(self._moved(row)).get("next"))
+        following = self._next.fit(self.owner.step(self._moved(row)).get("next"))
+        self._stepped_to(following)
+        return following
 
     def step_and_reset(self, row: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase | None]:
         """Step, and reset what is done; gives `next`, and the fresh root where anything was reset."""
@@ -58,11 +66,27 @@ class RowSession:
         done = self.owner._any_done(stepped)
         if mask is not None:
             done = done & mask.reshape(done.shape).to(done.device)
+        self._stepped_to(following)
         if not bool(done.any()):
             return following, None
         following = following.clone()  # the environment may write its reset where this observation lies
         marks = TensorDict({RESET: done.unsqueeze(-1)}, batch_size=self.owner.batch_size)
-        return following, self._root.fit(self.owner.reset(marks))
+        self.root = self._root.fit(self.owner.reset(marks))
+        return following, self.root
+
+    def _stepped_to(self, following: TensorDictBase) -> None:
+        self.root = following
+        self.num_steps += 1
+
+    def broken_off(self, root: TensorDictBase) -> TensorDictBase:
+        """What stands under `next` of a step that failed: the root again, no reward, truncated and not valid."""
+        row = root.clone()
+        for key, spec in self.owner.full_reward_spec.leaves():
+            row.set(key, spec.zero())
+        for key, spec in self.owner.full_done_spec.leaves():
+            row.set(key, spec.zero() if key[-1] == "terminated" else ~spec.zero())
+        row.set(VALID[-1], torch.zeros((*row.batch_size, 1), dtype=torch.bool, device=row.device))
+        return row
 
     def _moved(self, row: TensorDictBase) -> TensorDictBase:
         device = self.owner.device

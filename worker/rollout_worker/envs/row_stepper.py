@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from rollout_worker.envs.commands import RowOp, RowWork
+from rollout_worker.envs.layout import VALID
 from rollout_worker.envs.progress import Doing
 from rollout_worker.envs.row_codec import Row, decoded, encoded
 from rollout_worker.envs.row_sessions import RowSession
@@ -33,7 +36,7 @@ class RowStepper(SessionStepper[RowSession]):
             position = index - self.first_env
             self._progress.note(doing, position)
             try:
-                found.append((index, self._one(work.op, self.sessions[position], given)))
+                found.append((index, self._one(work.op, position, given)))
             except (Exception, SystemExit) as error:
                 faults.add(error, position, call)
         faults.raise_if_any()
@@ -55,11 +58,38 @@ class RowStepper(SessionStepper[RowSession]):
             return [(index, tuple(_back(each, packs) for each in pair)) for index, pair in results]
         return [(index, _back(row, packs)) for index, row in results]
 
+    def _one(self, op: RowOp, position: int, given: Any) -> Any:
+        if self.restarts is None:
+            return self._done(op, self.sessions[position], given)
+        session = self.sessions[position]
+        try:
+            return self._marked(op, self._done(op, session, given))
+        except (Exception, SystemExit) as error:
+            before = session.root
+            had_good_steps = op is not RowOp.RESET and session.num_steps > 0
+            made = self.restarts.instead_of(session, position, error, had_good_steps=had_good_steps)
+            self.sessions[position] = made
+            fresh = made.reset(None, {})
+            if op is RowOp.RESET or before is None:
+                return fresh
+            following = made.broken_off(before)
+            return (following, fresh) if op is RowOp.STEP_AND_RESET else following
+
     @staticmethod
-    def _one(op: RowOp, session: RowSession, given: Any) -> Any:
+    def _done(op: RowOp, session: RowSession, given: Any) -> Any:
         if op is RowOp.RESET:
             return session.reset(*given)
         return session.step(given) if op is RowOp.STEP else session.step_and_reset(given)
+
+    @staticmethod
+    def _marked(op: RowOp, result: Any) -> Any:
+        """What a good step gave, marked as valid."""
+        if op is RowOp.RESET:
+            return result
+        following = result[0] if op is RowOp.STEP_AND_RESET else result
+        shape = (*following.batch_size, 1)
+        following.set(VALID[-1], torch.ones(shape, dtype=torch.bool, device=following.device))
+        return result
 
 
 def _back(row: Any, packs: bool) -> Row | None:

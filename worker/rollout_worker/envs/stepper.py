@@ -74,6 +74,10 @@ class Stepper(SessionStepper[Session]):
         seeds = [
             int(self._seeds[index]) if self._has_seed[index] else None for index in range(len(self.sessions))
         ]
+        if self.restarts is not None:
+            for index in rows:
+                if (seed := seeds[index]) is not None:
+                    self.restarts.note_seed(index, seed)
         if self.rules.seed_globals and rows and seeds[rows[0]] is not None:
             seed_globals(int(self._seeds[rows[0]]))
         self._reset_rows(rows, [array[:, 0] for array in self._carry.root], seeds)
@@ -104,7 +108,9 @@ class Stepper(SessionStepper[Session]):
         before, after = frame.counts
         if before is not None:
             before[...] = self._frames
-        ended = self._call_steps(rows, frame, active)
+        if frame.valid is not None:
+            frame.valid[...] = True
+        ended, lost = self._call_steps(rows, frame, active)
         reward = frame.reward if self._has_root_reward else frame.rewards.mean(axis=1)
         if active is None:
             self._frames += 1
@@ -118,6 +124,9 @@ class Stepper(SessionStepper[Session]):
             self._add_truncated(ended, self.rules.max_frames_per_traj, active)
         if ended:
             self._note_ends(frame, ended)
+        if lost:
+            frame.lengths[lost] = 0  # a trajectory that broke off is not an episode
+            self._frames[lost], self._returns[lost] = 0, 0.0
         if autoreset:
             self._hand_on(rows, frame, active)
             if ended:
@@ -148,14 +157,15 @@ class Stepper(SessionStepper[Session]):
 
     def _call_steps(
         self, rows: BlockRows, frame: Frame, active: list[int] | None
-    ) -> dict[int, tuple[bool, bool]]:
-        """Step the environments, write observations and rewards; gives the flags of those that ended."""
+    ) -> tuple[dict[int, tuple[bool, bool]], list[int]]:
+        """Step the environments, write observations and rewards; gives the flags of those that ended, and those that
+        failed and were restarted."""
         word, steps, write, nested = self._progress.word, self._steps, self._write, self._nested
         actions, next_rows, step = self._read_actions(rows.arrays, frame.step), frame.next, frame.step
         rewards = frame.reward if self._has_root_reward else np.empty(len(steps))
         base = self._progress.base(Doing.STEP)
         ended: dict[int, tuple[bool, bool]] = {}
-        faults = Faults(self.first_env)
+        failures: list[tuple[int, BaseException]] = []
         todo = iter(range(len(steps)) if active is None else active)
         result: Any = _NOTHING
         while True:
@@ -174,9 +184,43 @@ class Stepper(SessionStepper[Session]):
                         ended[index] = (bool(terminated), bool(truncated))
                 break
             except (Exception, SystemExit) as error:
-                faults.add(_explained(error, result), index, "step")
+                failures.append((index, _explained(error, result)))
+        if failures:
+            self._lose(rows, frame, failures, rewards)
+            ended.update((index, (False, True)) for index, _ in failures)
+        return ended, [index for index, _ in failures]
+
+    def _lose(
+        self, rows: BlockRows, frame: Frame, failures: list[tuple[int, BaseException]], rewards: Array
+    ) -> None:
+        """Put new environments in the place of those that failed; their frame repeats the root. Raises StepFailed where
+        the rules do not want that, or it does not help."""
+        faults = Faults(self.first_env)
+        roots = rows.root if frame.step else self._carry.root
+        for index, error in failures:
+            try:
+                self._reseat(index, error, had_good_steps=bool(self._frames[index]))
+            except (Exception, SystemExit) as final:
+                faults.add(final, index, "step" if final is error else "constructor")
+                continue
+            for following, root in zip(frame.next, roots, strict=True):
+                following[index] = root[index, frame.step if frame.step else 0]
+            for key in self._nested:
+                rows.arrays["next", *key][index, frame.step] = 0
+            rewards[index] = 0.0
+            if frame.valid is not None:
+                frame.valid[index] = False
         faults.raise_if_any()
-        return ended
+
+    def _reseat(self, index: int, error: BaseException, *, had_good_steps: bool) -> None:
+        """A new environment for a row, reset once, so that it can be stepped whatever comes next."""
+        if self.restarts is None:
+            raise error
+        failed = self.sessions[index]
+        made = self.restarts.instead_of(failed, index, error, had_good_steps=had_good_steps)
+        self.sessions[index] = made
+        self._steps[index] = made.step
+        made.reset(None)
 
     def _write_nested(self, rows: BlockRows, step: int, index: int, observation: Any) -> None:
         for key in self._nested:
@@ -208,15 +252,21 @@ class Stepper(SessionStepper[Session]):
         for index in indices:
             self._progress.note(Doing.RESET, index)
             try:
-                observation = self.sessions[index].reset(None if seeds is None else seeds[index])
-                self._write(roots, index, observation)
-                if self.rules.check_finite:
-                    self._refuse_non_finite_root(roots, index)
+                self._reset_row(roots, index, None if seeds is None else seeds[index])
             except (Exception, SystemExit) as error:
-                faults.add(error, index, "reset")
+                try:
+                    self._reseat(index, error, had_good_steps=False)
+                    self._reset_row(roots, index, None)
+                except (Exception, SystemExit) as final:
+                    faults.add(final, index, "reset")
             self._frames[index] = 0
             self._returns[index] = 0.0
         faults.raise_if_any()
+
+    def _reset_row(self, roots: list[Array], index: int, seed: int | None) -> None:
+        self._write(roots, index, self.sessions[index].reset(seed))
+        if self.rules.check_finite:
+            self._refuse_non_finite_root(roots, index)
 
     def _refuse_non_finite(self, rows: BlockRows, start: int, stop: int, active: list[int] | None) -> None:
         chunks = rows.frames[start].floats if stop == start + 1 else rows.floats_of(start, stop)

@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from rollout_contract.errors import EntrypointError
 from rollout_worker.envs.arena import ControlPage
 from rollout_worker.envs.faults import EnvFault, fault_of
 from rollout_worker.envs.progress import Doing, Progress
+
+if TYPE_CHECKING:
+    from rollout_worker.envs.restarts import Restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class StepRules:
     max_frames_per_traj: int | None = None
     check_finite: bool = True
     seed_globals: bool = False
+    restarts: bool = False
 
 
 class StepFailed(Exception):
@@ -95,6 +99,7 @@ class SessionStepper(Generic[S]):
         self._slice = slice(first_env, first_env + len(self.sessions))
         self._seeds, self._has_seed = control.seeds[self._slice], control.has_seed[self._slice]
         self._mask = control.mask[self._slice]
+        self.restarts: Restarts[S] | None = None
 
     def seed(self) -> None:
         """Give the environments their seeds; they act on them at once or at their next reset."""
@@ -102,6 +107,8 @@ class SessionStepper(Generic[S]):
             seed_globals(int(self._seeds[0]))
         faults = Faults(self.first_env)
         for index in np.flatnonzero(self._has_seed).tolist():
+            if self.restarts is not None:
+                self.restarts.note_seed(index, int(self._seeds[index]))
             self._progress.note(Doing.SET_SEED, index)
             try:
                 self.sessions[index].seed(int(self._seeds[index]))

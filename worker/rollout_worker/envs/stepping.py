@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_worker.envs.arena import ControlPage
-from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.native import Makers
 from rollout_worker.envs.progress import Progress
+from rollout_worker.envs.restarts import Restarts
 from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepRules, built
 
@@ -45,36 +45,42 @@ def stepper_of(
 ) -> AnyStepper:
     """Make the environments of a slice and what steps them. Raises StepFailed naming each that could not be made."""
     makers = Makers()
+    sessions = built(lambda index: opened(stepped_by, part, index, makers), part.indices, progress)
+    return seated(sessions, stepped_by, part, control=control, progress=progress, rules=rules)
 
-    def recipe_of(index: int) -> Recipe:
-        return part.recipes[index - part.indices.start]
 
+def opened(stepped_by: SteppedBy, part: Slice, index: int, makers: Makers) -> Any:
+    """Make environment `index` of the group, as a session of the kind that is stepped."""
+    recipe, counted = part.recipes[index - part.indices.start], part.first_env_index + index
     if stepped_by is SteppedBy.BLOCK:
-        sessions = built(
-            lambda index: makers.open_session(recipe_of(index), part.first_env_index + index),
-            part.indices,
-            progress,
-        )
-        return Stepper(
-            sessions, first_env=part.indices.start, control=control, progress=progress, rules=rules
-        )
+        return makers.open_session(recipe, counted)
     from rollout_worker.envs.row_sessions import RowSession
-    from rollout_worker.envs.row_stepper import RowStepper
 
-    rows = built(
-        lambda index: RowSession(makers.make(recipe_of(index), part.first_env_index + index)),
-        part.indices,
-        progress,
-    )
-    return RowStepper(rows, first_env=part.indices.start, control=control, progress=progress, rules=rules)
+    return RowSession(makers.make(recipe, counted))
 
 
 def seated(
-    sessions: Sequence[Any], *, control: ControlPage, progress: Progress, rules: StepRules
+    sessions: Sequence[Any],
+    stepped_by: SteppedBy,
+    part: Slice,
+    *,
+    control: ControlPage,
+    progress: Progress,
+    rules: StepRules,
 ) -> AnyStepper:
-    """What steps sessions that exist already: all of a group, in one process."""
-    if all(isinstance(getattr(session, "description", None), EnvDescription) for session in sessions):
-        return Stepper(sessions, first_env=0, control=control, progress=progress, rules=rules)
-    from rollout_worker.envs.row_stepper import RowStepper
+    """What steps sessions that exist already."""
+    first = part.indices.start
+    made: AnyStepper
+    if stepped_by is SteppedBy.BLOCK:
+        made = Stepper(sessions, first_env=first, control=control, progress=progress, rules=rules)
+    else:
+        from rollout_worker.envs.row_stepper import RowStepper
 
-    return RowStepper(sessions, first_env=0, control=control, progress=progress, rules=rules)
+        made = RowStepper(sessions, first_env=first, control=control, progress=progress, rules=rules)
+    if rules.restarts:
+        made.restarts = Restarts(
+            lambda position: opened(stepped_by, part, first + position, Makers()),
+            control.restarts[first : part.indices.stop],
+            first,
+        )
+    return made

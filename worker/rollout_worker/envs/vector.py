@@ -23,6 +23,7 @@ from rollout_worker.envs.group import EnvGroup, Host
 from rollout_worker.envs.layout import (
     EPISODE_LENGTH,
     EPISODE_RETURN,
+    VALID,
     BlockLayout,
     Leaf,
     block_layout,
@@ -261,11 +262,12 @@ class VectorEnv(EnvGroup):
 
     def _plan(self) -> ArenaPlan:
         settings = self.settings
+        valid = (Leaf(VALID, "bool", (1,)),) if settings.rules.restarts else ()
         layout = block_layout(
             self.description,
             num_envs=self.num_envs,
             num_steps=settings.num_steps,
-            extra=settings.extra_leaves,
+            extra=(*settings.extra_leaves, *valid),
         )
         return ArenaPlan(layout, settings.num_blocks)
 
