@@ -303,10 +303,14 @@ class Actions(gymnasium.Env):
 
 
 class Strange(Count):
-    """An observation space that has no spec."""
+    """An observation space of nobody's: it has no spec."""
 
     def _space(self) -> spaces.Space:
-        return spaces.Sequence(spaces.Discrete(2))
+        return NobodysSpace()
+
+
+class NobodysSpace(spaces.Space):
+    """A space that gymnasium does not know."""
 
 
 class Total(gymnasium.Wrapper):
