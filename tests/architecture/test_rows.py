@@ -25,7 +25,9 @@ def test_no_row_is_without_a_test():
 
 
 def test_marks_are_found_wherever_they_stand():
-    text = "@pytest.mark.row('E-01')\ndef test(): ...\ncase = pytest.param(1, marks=pytest.mark.row('E-02'))\n"
+    text = (
+        "@pytest.mark.row('E-01')\ndef test(): ...\ncase = pytest.param(1, marks=pytest.mark.row('E-02'))\n"
+    )
     assert list(loaded().marked_in(text)) == ["E-01", "E-02"]
 
 
