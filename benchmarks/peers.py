@@ -119,6 +119,17 @@ def torchrl_envs(env_name: str, num_envs: int, kind: str) -> Iterator[Work]:
         envs.close()
 
 
+@contextmanager
+def torchrl_rollouts(env_name: str, num_envs: int, kind: str, num_steps: int) -> Iterator[Work]:
+    """TorchRL's `rollout` with random actions, going on where episodes end."""
+    envs = _torchrl_vector(env_name, num_envs, kind)
+    envs.reset()
+    try:
+        yield lambda: int(envs.rollout(num_steps, break_when_any_done=False).numel())
+    finally:
+        envs.close()
+
+
 def mlp(num_inputs: int, num_outputs: int) -> Any:
     """The policy network of the collector tables: two hidden layers of 64."""
     from torch import nn

@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, assert_never
@@ -38,6 +37,7 @@ from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.faults import EnvFault, fault_of
 from rollout_worker.envs.launch import Descriptor
+from rollout_worker.envs.lookout import Lookout
 from rollout_worker.envs.orphans import die_with_parent
 from rollout_worker.envs.progress import Doing, Progress
 from rollout_worker.envs.stepper import Stepper
@@ -65,7 +65,7 @@ class ChildSetup:
     stepped_by: SteppedBy
     rules: StepRules
     num_threads: int
-    spin_s: float
+    look_s: float
     parent_pid: int
     lifeline: Descriptor | None
     parents_lifelines: tuple[int, ...]
@@ -172,8 +172,9 @@ class _Listener:
         wake, done = self._setup.wake.fd, self._setup.done.fd
         command_words, reply = self._command, self._reply
         number = FIRST
+        lookout = Lookout(self._setup.look_s)
         while True:
-            self._await(number)
+            lookout.sees(lambda: command_words[0] != number)  # noqa: B023 (looked at before it changes)
             os.eventfd_read(wake)
             number = command_words[0]
             command = decode(tuple(command_words[1:6]))  # type: ignore[arg-type]
@@ -198,15 +199,6 @@ class _Listener:
         with self._fence:
             replies: list[int] = self._replies.tolist()
         return replies.count(number) == len(replies)
-
-    def _await(self, number: int) -> None:
-        """Look for the next command for a moment before sleeping: waking up costs more than a short look."""
-        spin_s = self._setup.spin_s
-        if spin_s <= 0:
-            return
-        words, deadline = self._command, time.perf_counter() + spin_s
-        while words[0] == number and time.perf_counter() < deadline:
-            os.sched_yield()
 
     def _do(self, command: Command) -> tuple[Outcome, Failed | Answer | None]:
         try:

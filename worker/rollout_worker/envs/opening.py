@@ -16,9 +16,6 @@ from rollout_worker.envs.stepper_base import StepRules
 from rollout_worker.envs.vector import VectorEnv
 from rollout_worker.envs.vector_parts import VectorSettings
 
-SPIN_S = 100e-6
-"""About what it costs to fall asleep and be woken again, on a virtual machine."""
-
 
 def open_envs(
     factory: EnvFactory | Sequence[EnvFactory],
@@ -66,7 +63,6 @@ def open_envs(
     crew_settings = CrewSettings(
         num_processes=processes_for(num_envs, num_processes),
         start_method=checked_start_method(start_method),
-        spin_s=spin_for(processes_for(num_envs, num_processes)),
         start_timeout_s=start_timeout_s,
         step_timeout_s=step_timeout_s,
         close_timeout_s=close_timeout_s,
@@ -81,11 +77,6 @@ def processes_for(num_envs: int, wanted: int | None) -> int:
     if not 1 <= wanted <= num_envs:
         raise ValueError(f"num_processes is {wanted}; allowed is 1 to {num_envs}, the number of environments")
     return wanted
-
-
-def spin_for(num_processes: int) -> float:
-    """How long (in seconds) to look for the other side before sleeping: only where every process has a processor."""
-    return SPIN_S if num_processes < cpu_count() else 0.0
 
 
 def _check_counts(**counts: int) -> None:

@@ -15,7 +15,7 @@ from rollout_worker.envs.batched import BatchedEnv, Factories, Kwargs
 from rollout_worker.envs.env_creator import warn_of_lambdas
 from rollout_worker.envs.group import EnvGroup
 from rollout_worker.envs.host_crew import CrewHost
-from rollout_worker.envs.opening import processes_for, spin_for
+from rollout_worker.envs.opening import processes_for
 from rollout_worker.envs.processes import CrewSettings
 from rollout_worker.envs.spec_leaves import Device
 
@@ -89,7 +89,6 @@ class ParallelEnv(BatchedEnv):
         method = settings.mp_start_method or multiprocessing.get_start_method(allow_none=True) or "spawn"
         crew = CrewSettings(
             num_processes=processes,
-            spin_s=spin_for(processes),
             start_method=checked_start_method(method),
             daemon=settings.daemon,
             num_threads=settings.num_sub_threads,

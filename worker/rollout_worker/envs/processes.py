@@ -31,13 +31,14 @@ from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, R
 from rollout_worker.envs.factory import Entrypoint, Recipe
 from rollout_worker.envs.faults import Cause, EnvFault, ending_of, error_of
 from rollout_worker.envs.launch import MAIN_GUARD, NO_MAIN_GUARD, PROCESS_PREFIX, Descriptor, Launcher
+from rollout_worker.envs.lookout import LOOK_S, Lookout
 from rollout_worker.envs.memory import memory_file
 from rollout_worker.envs.progress import Doing, read_progress
 from rollout_worker.envs.stepper_base import StepRules
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.transfer import receive, send, send_plain
 
-LOOK_S = 0.2
+WATCH_S = 0.2
 """A silent wait looks at the children's progress this often."""
 
 GATHER_LOOK_S = 0.02
@@ -63,7 +64,7 @@ class CrewSettings:
     start_method: str = "spawn"
     daemon: bool = False
     num_threads: int = 1
-    spin_s: float = 0.0
+    look_s: float = LOOK_S
     start_timeout_s: float = 120.0
     step_timeout_s: float = 60.0
     close_timeout_s: float = 5.0
@@ -101,6 +102,7 @@ class Crew:
         self.children: list[_Child] = []
         self._number = FIRST
         self._call = "start"
+        self._lookout = Lookout(settings.look_s)
         self._awaited: Sequence[_Child] = self.children
         self._done = -1
         self._epoll: select.epoll | None = None
@@ -302,7 +304,7 @@ class Crew:
                 stepped_by=stepped_by,
                 rules=rules,
                 num_threads=settings.num_threads,
-                spin_s=settings.spin_s,
+                look_s=settings.look_s,
                 parent_pid=os.getpid(),
                 lifeline=Descriptor(held) if held >= 0 else None,
                 parents_lifelines=lifelines if launcher.is_inherited else (),
@@ -332,12 +334,12 @@ class Crew:
         wanted = len(self._awaited) if count is None else count
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         assert self._epoll is not None
-        if self.settings.spin_s > 0:
-            self._look_out(wanted)
+        if self._lookout.sees(lambda: self._num_replied() >= wanted):
+            return
         poll, done = self._epoll.poll, self._done
         watch: _Watch | None = None
         while self._num_replied() < wanted:
-            left = LOOK_S if deadline is None else min(LOOK_S, deadline - time.monotonic())
+            left = WATCH_S if deadline is None else min(WATCH_S, deadline - time.monotonic())
             if left < 0:
                 return
             events = poll(left)
@@ -356,12 +358,6 @@ class Crew:
                 silent = watch.look(child for child in self._awaited if not self._has_replied(child))
                 if silent:
                     self._fail([self._silence_of(child, limit_s) for child in silent])
-
-    def _look_out(self, wanted: int) -> None:
-        """Look at the replies for a moment before sleeping: waking up costs more than a short look."""
-        deadline = time.perf_counter() + self.settings.spin_s
-        while self._num_replied() < wanted and time.perf_counter() < deadline:
-            os.sched_yield()
 
     def _num_replied(self) -> int:
         """How many of the awaited children have done what they were given last."""
@@ -472,7 +468,7 @@ class _Watch:
     def __init__(self, control: ControlPage, limit_s: float) -> None:
         self._control, self._limit_s = control, limit_s
         self._seen: dict[int, tuple[int, float]] = {}
-        self._begin = time.monotonic() - LOOK_S
+        self._begin = time.monotonic() - WATCH_S
 
     def look(self, children: Iterable[_Child]) -> list[_Child]:
         """Those of the children that have been silent for too long."""
