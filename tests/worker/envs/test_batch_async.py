@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import time
 
 import pytest
@@ -11,7 +13,7 @@ import toys
 import toys_td
 from toys_td import CountEnv
 
-from rollout_contract.errors import EnvError
+from rollout_contract.errors import ChildLost, EnvError, StepTimeout
 from rollout_worker.envs import ParallelEnv
 
 
@@ -94,6 +96,26 @@ def test_a_failure_of_a_sent_environment(make):
     assert caught.value.env_index == 1
     assert env.is_closed
     assert env.reset()["observation"].tolist() == [[0]] * 3
+
+
+@pytest.mark.parametrize(("how", "kind"), [(signal.SIGKILL, ChildLost), (signal.SIGSTOP, StepTimeout)])
+@pytest.mark.parametrize("more", [{}, {"use_buffers": False}])
+def test_a_lost_process_is_noticed_while_the_others_go_on(how, kind, more):
+    more = {"num_processes": 2, "mp_start_method": "fork", "step_timeout_s": 0.5, **more}
+    with ParallelEnv(2, CountEnv, create_env_kwargs={"k": 1e9}, **more) as env:
+        td = env.rand_action(env.reset())
+        os.kill(env.vector.pids[1], how)
+        env.send(td)
+        with pytest.raises(kind) as caught:
+            go_on_with_the_first(env)
+        assert caught.value.env_index == 1
+
+
+def go_on_with_the_first(env):
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        ready = env.recv(1)
+        env.send(ready.root, ready.indices)
 
 
 def test_rows_that_do_not_fit(make):

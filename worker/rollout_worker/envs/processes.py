@@ -103,6 +103,8 @@ class Crew:
         self._number = FIRST
         self._call = "start"
         self._lookout = Lookout(settings.look_s)
+        self._watch: _Watch | None = None
+        self._next_look = 0.0
         self._awaited: Sequence[_Child] = self.children
         self._done = -1
         self._epoll: select.epoll | None = None
@@ -207,6 +209,8 @@ class Crew:
 
     def begin(self, child: _Child, command: Command, work: RowWork | None, *, call: str) -> None:
         """Give one child something to do, whatever the others are doing. `take` gets its answer."""
+        self._watch = self._watch or _Watch(self.control, self.settings.step_timeout_s)
+        self._watch.begin(child)
         self.order(command, call=call, to=[child])
         if work is not None:
             with suppress(OSError):  # a dead child is found while waiting
@@ -215,8 +219,22 @@ class Crew:
     def first_ready(self, busy: Sequence[_Child], timeout_s: float | None) -> list[_Child]:
         """Wait until at least one of these children has replied; gives those that have (none: the time is over)."""
         self._awaited = busy
+        self._look_after(busy)
         self._await_replies(self.settings.step_timeout_s, count=1, timeout_s=timeout_s)
         return [child for child in busy if self._has_replied(child)]
+
+    def _look_after(self, busy: Sequence[_Child]) -> None:
+        """Raise the error of children that died or are stuck while others, which do well, keep the caller from waiting."""
+        assert self._epoll is not None
+        if any(fd != self._done for fd, _ in self._epoll.poll(0)):
+            self._fail([])
+        now = time.monotonic()
+        if self._watch is not None and now >= self._next_look:
+            self._next_look = now + WATCH_S
+            silent = self._watch.look(child for child in busy if not self._has_replied(child))
+            if silent:
+                limit_s = self.settings.step_timeout_s
+                self._fail([self._silence_of(child, limit_s) for child in silent])
 
     def take(self, child: _Child) -> Any:
         """What a child that has replied sent beside the block. Raises the error of a failure."""
@@ -469,6 +487,10 @@ class _Watch:
         self._control, self._limit_s = control, limit_s
         self._seen: dict[int, tuple[int, float]] = {}
         self._begin = time.monotonic() - WATCH_S
+
+    def begin(self, child: _Child) -> None:
+        """From now on this child is busy."""
+        self._seen[child.position] = (int(self._control.progress[child.position, 0]), time.monotonic())
 
     def look(self, children: Iterable[_Child]) -> list[_Child]:
         """Those of the children that have been silent for too long."""
