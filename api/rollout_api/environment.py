@@ -14,11 +14,11 @@ from typing import Final, TypeVar
 
 from rollout_api.serve import TlsFiles
 from rollout_api.settings import ApiSettings
-from rollout_contract import names, podenv
-from rollout_contract.errors import Fault, SpecError
+from rollout_contract import podenv
+from rollout_contract.environ import EnvironReader, parts_of, port_of
+from rollout_contract.errors import SpecError
 from rollout_stream.connection import ServerAddress
 
-ALL_NAMESPACES: Final = "*"
 ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 MIN_SESSION_KEY: Final = 32
 
@@ -51,103 +51,67 @@ class ProgramSettings:
     log_as_json: bool
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Reads variables and gathers what is wrong with them."""
-
-    environ: Mapping[str, str]
-    faults: list[Fault] = field(default_factory=list)
-
-    def text(self, name: str, default: str = "") -> str:
-        """A variable that is unset or empty has its default."""
-        return self.environ.get(name, "").strip() or default
-
-    def read(self, name: str, parse: Callable[[str], T], default: T, wanted: str) -> T:
-        """A variable through a parser that raises ValueError."""
-        text = self.text(name)
-        if not text:
-            return default
-        try:
-            return parse(text)
-        except ValueError:
-            self.fault(name, f"is not {wanted}")
-            return default
-
-    def needed(self, name: str, parse: Callable[[str], T], default: T, wanted: str) -> T:
-        """The same; it is a fault if it is unset."""
-        if not self.text(name):
-            self.fault(name, f"is not set: {wanted}")
-        return self.read(name, parse, default, wanted)
-
-    def flag(self, name: str) -> bool:
-        """True or false; false if unset."""
-        return self.read(name, _one_of("true", "false"), "false", "true or false") == "true"
-
-    def file(self, name: str) -> Path | None:
-        """A file that is there; None if unset."""
-        path = Path(self.text(name)) if self.text(name) else None
-        if path is not None and not path.is_file():
-            self.fault(name, "names no file")
-        return path
-
-    def fault(self, name: str, message: str) -> None:
-        """Something is wrong with a variable."""
-        self.faults.append(Fault(name, None, message))
-
-
 def settings_from(environ: Mapping[str, str]) -> ProgramSettings:
     """The settings that some environment holds. SpecError with every fault."""
-    read = _Reader(environ)
-    auth = read.needed(
+    read = EnvironReader(environ)
+    auth = _needed(
+        read,
         "ROLLOUT_AUTH",
         AuthKind,
         AuthKind.TOKEN_REVIEW,
         "TokenReview or SelfReview; without one nobody is let in, so the gateway does not start",
     )
     tls = _tls(read)
-    address = read.needed(
-        "ROLLOUT_REDIS_URL", ServerAddress.of, ServerAddress(), "redis[s]://[user@]host[:port]"
+    address = _needed(
+        read, "ROLLOUT_REDIS_URL", ServerAddress.of, ServerAddress(), "redis[s]://[user@]host[:port]"
     )
     settings = ProgramSettings(
         auth=auth,
         api=_api_settings(read, is_https=tls is not None),
-        port=read.read("ROLLOUT_HTTP_PORT", _port, 8080, "a port, or 0 for any"),
-        metrics_port=read.read("ROLLOUT_METRICS_PORT", _port, 0, "a port, or 0 for none") or None,
+        port=read.read("ROLLOUT_HTTP_PORT", port_of, 8080, "a port, or 0 for any"),
+        metrics_port=read.read("ROLLOUT_METRICS_PORT", port_of, 0, "a port, or 0 for none") or None,
         tls=tls,
         session_key=_session_key(read),
         redis=_with_credentials(read, address),
-        redis_password_file=read.file("ROLLOUT_REDIS_PASSWORD_FILE"),
+        redis_password_file=_file(read, "ROLLOUT_REDIS_PASSWORD_FILE"),
         secrets_dir=Path(read.text("ROLLOUT_SECRETS_DIR")) if read.text("ROLLOUT_SECRETS_DIR") else None,
         drain_s=read.read("ROLLOUT_DRAIN_SECONDS", _seconds, 5.0, "seconds, from 0 to 300"),
         grace_s=read.read("ROLLOUT_GRACE_SECONDS", _seconds, 15.0, "seconds, from 0 to 300"),
-        log_level=read.read(
-            "ROLLOUT_LOG_LEVEL",
-            _one_of("debug", "info", "warning", "error"),
-            "info",
-            "DEBUG, INFO, WARNING or ERROR",
-        ).upper(),
-        log_as_json=read.read("ROLLOUT_LOG_FORMAT", _one_of("json", "text"), "json", "json or text")
-        == "json",
+        log_level=read.log_level(),
+        log_as_json=read.logs_as_json(),
     )
     if read.faults:
         raise SpecError(read.faults)
     return settings
 
 
-def _api_settings(read: _Reader, *, is_https: bool) -> ApiSettings:
+def _needed(read: EnvironReader, name: str, parse: Callable[[str], T], default: T, wanted: str) -> T:
+    """A variable that must be set."""
+    if not read.text(name):
+        read.fault(name, f"is not set: {wanted}")
+    return read.read(name, parse, default, wanted)
+
+
+def _file(read: EnvironReader, name: str) -> Path | None:
+    """A file that is there; None if unset."""
+    path = Path(read.text(name)) if read.text(name) else None
+    if path is not None and not path.is_file():
+        read.fault(name, "names no file")
+    return path
+
+
+def _api_settings(read: EnvironReader, *, is_https: bool) -> ApiSettings:
     own = read.text("ROLLOUT_POD_NAMESPACE") or _account_namespace()
     return ApiSettings(
         host=read.text("ROLLOUT_HTTP_HOST", "0.0.0.0"),  # noqa: S104 - the service and the kubelet come from outside
-        allowed_hosts=tuple(part.lower() for part in _parts(read.text("ROLLOUT_ALLOWED_HOSTS"))),
+        allowed_hosts=tuple(part.lower() for part in parts_of(read.text("ROLLOUT_ALLOWED_HOSTS"))),
         secure_cookie=read.flag("ROLLOUT_BEHIND_TLS") or is_https,
-        namespaces=read.read(
-            "ROLLOUT_NAMESPACES", _namespaces, (own,) if own else (), "a list of namespaces, or *"
-        ),
+        namespaces=read.namespaces(own),
     )
 
 
-def _tls(read: _Reader) -> TlsFiles | None:
-    certificate, key = read.file("ROLLOUT_TLS_CERT_FILE"), read.file("ROLLOUT_TLS_KEY_FILE")
+def _tls(read: EnvironReader) -> TlsFiles | None:
+    certificate, key = _file(read, "ROLLOUT_TLS_CERT_FILE"), _file(read, "ROLLOUT_TLS_KEY_FILE")
     is_plain = read.flag("ROLLOUT_PLAIN_HTTP")
     if certificate is not None and key is not None:
         if is_plain:
@@ -164,15 +128,15 @@ def _tls(read: _Reader) -> TlsFiles | None:
     return None
 
 
-def _session_key(read: _Reader) -> str:
+def _session_key(read: EnvironReader) -> str:
     key = read.text("ROLLOUT_SESSION_KEY")
     if key and len(key) < MIN_SESSION_KEY:
         read.fault("ROLLOUT_SESSION_KEY", f"has less than {MIN_SESSION_KEY} characters: it could be guessed")
     return key
 
 
-def _with_credentials(read: _Reader, address: ServerAddress) -> ServerAddress:
-    ca_file = read.file("ROLLOUT_REDIS_CA_FILE")
+def _with_credentials(read: EnvironReader, address: ServerAddress) -> ServerAddress:
+    ca_file = _file(read, "ROLLOUT_REDIS_CA_FILE")
     return ServerAddress(
         host=address.host,
         port=address.port,
@@ -189,35 +153,6 @@ def _account_namespace() -> str:
         return ACCOUNT_NAMESPACE.read_text().strip()
     except OSError:
         return ""
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _namespaces(text: str) -> tuple[str, ...]:
-    if text == ALL_NAMESPACES:
-        return ()
-    found = tuple(sorted(set(_parts(text))))
-    if not found or not all(names.NAMESPACE.fullmatch(part) for part in found):
-        raise ValueError(text)
-    return found
-
-
-def _one_of(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in allowed:
-            raise ValueError(text)
-        return text.lower()
-
-    return parse
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise ValueError(text)
-    return port
 
 
 def _seconds(text: str) -> float:
