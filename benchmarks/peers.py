@@ -6,13 +6,27 @@ Imports stay inside the functions: a peer that is not installed becomes a row th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.harness import Work
 
 STEPS_PER_PORTION = 64
+
+
+def _stepped(envs: Any, actions: Sequence[Any], num_envs: int) -> Iterator[Work]:
+    """The work of a vector environment: a step with each of the actions. Closed at the end."""
+
+    def work() -> int:
+        for action in actions:
+            envs.step(action)
+        return num_envs * len(actions)
+
+    try:
+        yield work
+    finally:
+        envs.close()
 
 
 @contextmanager
@@ -25,15 +39,7 @@ def gymnasium_vector(env_name: str, num_envs: int, mode: str) -> Iterator[Work]:
     envs.action_space.seed(0)
     actions = [envs.action_space.sample() for _ in range(STEPS_PER_PORTION)]
 
-    def work() -> int:
-        for action in actions:
-            envs.step(action)
-        return num_envs * STEPS_PER_PORTION
-
-    try:
-        yield work
-    finally:
-        envs.close()
+    yield from _stepped(envs, actions, num_envs)
 
 
 @contextmanager
@@ -50,15 +56,7 @@ def stable_baselines(env_name: str, num_envs: int, kind: str) -> Iterator[Work]:
         np.array([envs.action_space.sample() for _ in range(num_envs)]) for _ in range(STEPS_PER_PORTION)
     ]
 
-    def work() -> int:
-        for action in actions:
-            envs.step(action)
-        return num_envs * STEPS_PER_PORTION
-
-    try:
-        yield work
-    finally:
-        envs.close()
+    yield from _stepped(envs, actions, num_envs)
 
 
 @contextmanager
@@ -73,15 +71,7 @@ def envpool(env_name: str, num_envs: int) -> Iterator[Work]:
         np.array([envs.action_space.sample() for _ in range(num_envs)]) for _ in range(STEPS_PER_PORTION)
     ]
 
-    def work() -> int:
-        for action in actions:
-            envs.step(action)
-        return num_envs * STEPS_PER_PORTION
-
-    try:
-        yield work
-    finally:
-        envs.close()
+    yield from _stepped(envs, actions, num_envs)
 
 
 def _torchrl_env(env_name: str) -> Callable[[], Any]:
