@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from rollout_api import environment
 from rollout_api.app import api_routes
 from rollout_api.errors import Kind
-from rollout_contract import podenv
+from rollout_contract import environ, podenv
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
@@ -25,7 +25,7 @@ def test_every_problem(kind: Kind) -> None:
 
 
 def test_every_variable() -> None:
-    source = Path(environment.__file__).read_text(encoding="utf-8")
+    source = "".join(Path(read.__file__).read_text(encoding="utf-8") for read in (environment, environ))
     variables = set(re.findall(r'"(ROLLOUT_[A-Z_]+)"', source)) | {podenv.REDIS_PASSWORD}
     assert variables == set(
         re.findall(r"`(ROLLOUT_[A-Z_]+)`", TEXT.partition("### Settings")[2].partition("### ")[0])
