@@ -27,18 +27,21 @@ from rollout_api.kube.client import KubernetesClient, load_configuration
 from rollout_api.kube.reviews import DelegatedReviews, Reviews, SelfReviews
 from rollout_api.kube.sessions import SealedSessions
 from rollout_api.kube.store import KubernetesStore
-from rollout_api.logs import set_up_logs
 from rollout_api.metrics_app import metrics_app
 from rollout_api.reach import Reach, Sessions
 from rollout_api.serve import bind, serving, serving_plainly
 from rollout_api.settings import SettingsError
 from rollout_contract.errors import RolloutError, SpecError
 from rollout_contract.exits import ExitCode
+from rollout_contract.logs import set_up_logs
 
 logger = logging.getLogger(__name__)
 
 FAILED: Final = 1
 """Exit code: a port is in use, or something of ours failed; the cluster starts it again."""
+
+_QUIET_LOGGERS = ("aiohttp", "asyncio", "kubernetes", "urllib3", "uvicorn")
+"""Loggers whose debugging lines may hold headers, and so tokens: never below WARNING."""
 
 
 def main() -> int:
@@ -48,7 +51,7 @@ def main() -> int:
     except SpecError as error:
         print(f"rollout-gateway: the environment is wrong:\n{error}", file=sys.stderr)
         return int(ExitCode.CONFIGURATION)
-    set_up_logs(level=settings.log_level, as_json=settings.log_as_json)
+    set_up_logs(level=settings.log_level, as_json=settings.log_as_json, quiet=_QUIET_LOGGERS)
     try:
         uvloop.run(run(settings))
     except SettingsError as error:

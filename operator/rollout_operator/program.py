@@ -18,6 +18,7 @@ from typing import Any
 
 from rollout_contract.errors import RolloutError, SpecError
 from rollout_contract.exits import ExitCode
+from rollout_contract.logs import set_up_logs
 from rollout_operator.cluster import JobKey
 from rollout_operator.environment import ProgramSettings, settings_from
 from rollout_operator.health import (
@@ -34,7 +35,6 @@ from rollout_operator.kube.crd_check import CrdCheck
 from rollout_operator.kube.events import EventRecorder
 from rollout_operator.kube.gate import Gate
 from rollout_operator.kube.lease import Lease
-from rollout_operator.logs import set_up_logs
 from rollout_operator.metrics import OperatorMetrics
 from rollout_operator.queue import WorkQueue
 from rollout_operator.reach import Reach
@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 FAILED = 1
 """Exit code: another operator took over, or a part of this one ended; the cluster starts it again."""
 
+_QUIET_LOGGERS = ("kopf", "aiohttp", "asyncio", "kubernetes")
+"""Loggers that tell of each event at INFO, or of whole answers at DEBUG."""
+
 
 def main() -> int:
     """Run until SIGTERM; the exit code."""
@@ -54,7 +57,7 @@ def main() -> int:
     except SpecError as error:
         print(f"rollout-operator: the environment is wrong:\n{error}", file=sys.stderr)
         return int(ExitCode.CONFIGURATION)
-    set_up_logs(level=settings.log_level, as_json=settings.log_as_json)
+    set_up_logs(level=settings.log_level, as_json=settings.log_as_json, quiet=_QUIET_LOGGERS)
     return asyncio.run(run(settings))
 
 

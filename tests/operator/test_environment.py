@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from operator_builders import make_job
 
@@ -12,7 +10,6 @@ from rollout_contract.podenv import StreamAddress
 from rollout_contract.spec import KeyRef
 from rollout_contract.status import Reason
 from rollout_operator.environment import settings_from
-from rollout_operator.logs import JsonFormatter
 from rollout_operator.reach import Reach
 from rollout_operator.troubles import CredentialsMissing, trouble_of
 from rollout_stream.connection import ServerAddress
@@ -138,11 +135,3 @@ def test_a_secret_that_was_not_given(secrets, key):
     with pytest.raises(CredentialsMissing, match=f"key {key} of Secret rl/auth") as raised:
         reach(make_job(redis=redis))
     assert trouble_of(raised.value).reason is Reason.SECRET_MISSING
-
-
-def test_log_lines_are_objects():
-    record = logging.LogRecord("x", logging.WARNING, "f", 1, "pod %s\nis gone", ("é",), None)
-    line = JsonFormatter().format(record)
-
-    assert "\n" not in line
-    assert '"message": "pod é\\nis gone"' in line

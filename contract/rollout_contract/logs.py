@@ -1,15 +1,17 @@
-"""Log lines as JSON, one object a line, with the fields that a log store searches for. Set up once by `program`."""
+"""Log lines of a program in a cluster: JSON, one object a line, with the fields that a log store searches for.
+
+Set up once by a program's `main`, which names the loggers of its libraries that must stay quiet.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-QUIET: Final = ("aiohttp", "asyncio", "kubernetes", "urllib3", "uvicorn")
-"""Loggers whose debugging lines may hold headers, and so tokens: never below WARNING."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -28,10 +30,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up_logs(*, level: str, as_json: bool) -> None:
-    """Send everything to standard error."""
+def set_up_logs(*, level: str, as_json: bool, quiet: Iterable[str]) -> None:
+    """Send everything to standard error; loggers named in `quiet` from WARNING on only."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(TEXT_FORMAT))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in QUIET:
+    for name in quiet:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
