@@ -15,16 +15,26 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rollout_contract.errors import SpecError, StreamError
-from rollout_contract.names import pod_name
+from rollout_contract.names import WorkerId, pod_name
 from rollout_contract.spec import RolloutJob
 from rollout_contract.status import Reason
-from rollout_operator.cluster import Cluster, ClusterError, Creation, JobKey, PodRef, PodRefused
-from rollout_operator.decisions import Count, Create, Delete, Outcome, Plan, Refusal
+from rollout_operator.cluster import (
+    Cluster,
+    ClusterError,
+    Creation,
+    Document,
+    JobKey,
+    PodRef,
+    PodRefused,
+    TryLater,
+)
+from rollout_operator.decisions import Count, Create, Delete, Outcome, Plan, Refusal, without_groups
 from rollout_operator.manifests import worker_pod
 from rollout_operator.observed import StreamTrouble
 from rollout_operator.pods import PodView
 from rollout_operator.settings import OperatorSettings
 from rollout_operator.streams import Streams
+from rollout_operator.template_checks import Template, TemplateChecks
 from rollout_operator.troubles import trouble_of
 
 log = logging.getLogger(__name__)
@@ -43,6 +53,9 @@ class _Notes:
     """What goes into the outcome, gathered step by step."""
 
     refusals: list[Refusal] = field(default_factory=list)
+    """Of creations that were tried."""
+    rejected: list[Refusal] = field(default_factory=list)
+    """Of templates that were looked at before."""
     stream: StreamTrouble | None = None
     retry_after_s: float | None = None
     error: ClusterError | None = None
@@ -59,6 +72,7 @@ class Applier:
     cluster: Cluster
     streams: Streams
     settings: OperatorSettings
+    checks: TemplateChecks
 
     async def apply(self, job: RolloutJob, plan: Plan) -> Outcome:
         """Carry out a plan. Never raises ClusterError or StreamError: they are part of the outcome."""
@@ -68,8 +82,9 @@ class Applier:
         if notes.error is not None:
             return dataclasses.replace(_outcome(notes), is_counted=False)
         await self._prepare_stream(job, plan, notes)
+        plan = await self._check(job, plan, notes)
         await self._pods(plan.delete, self._delete, notes)
-        if notes.stream is None:
+        if notes.stream is None and plan.create:
             await self._create_all(job, plan, notes)
         await self._settle_stream(job, plan, notes)
         if plan.delete_job:
@@ -85,6 +100,36 @@ class Applier:
             notes.retry(0.0)
         if plan.tune_stream:
             await _noting_stream(self.streams.tune(job), notes)
+
+    async def _check(self, job: RolloutJob, plan: Plan, notes: _Notes) -> Plan:
+        """The plan without what a template that the cluster does not take would start or take down."""
+        held, is_known = set[str](), True
+        for create in plan.check:
+            group = create.worker.group
+            try:
+                refusal = await self._refusal_of(job, create, plan)
+            except ClusterError as error:
+                notes.error, is_known = notes.error or error, False
+                continue
+            if refusal is not None:
+                held.add(group)
+                notes.rejected.append(Refusal(create.worker.slot, refusal.reason, str(refusal)))
+                notes.retry(REFUSED_RETRY_S)
+        if not is_known or (held and plan.is_fresh):
+            held = set(plan.groups)
+        return without_groups(plan, held) if held else plan
+
+    async def _refusal_of(self, job: RolloutJob, create: Create, plan: Plan) -> PodRefused | None:
+        group = create.worker.group
+        template = Template(job.ref.uid, group, plan.groups[group].template_hash)
+
+        def manifest() -> Document:
+            return worker_pod(job, create, self.settings, template_hash=template.hash)
+
+        try:
+            return await self.checks.refusal_of(template, self.cluster, manifest)
+        except SpecError as error:
+            return PodRefused(str(error), reason=Reason.POD_REJECTED)
 
     async def _settle_stream(self, job: RolloutJob, plan: Plan, notes: _Notes) -> None:
         for worker in plan.release:
@@ -106,11 +151,16 @@ class Applier:
 
     async def _create_all(self, job: RolloutJob, plan: Plan, notes: _Notes) -> None:
         """One first, then at once as many as have gone well: a quota that is used up is asked once, not fifty times."""
+        if plan.announce:
+            await _noting_stream(self.streams.announce(job, plan.announce), notes)
+            if notes.stream is not None:
+                return
         waiting, allowed, running = list(reversed(plan.create)), 1, set[asyncio.Task[None]]()
+        tried = set[WorkerId]()
         try:
             while running or (waiting and not _is_stopped(notes)):
                 while waiting and len(running) < allowed and not _is_stopped(notes):
-                    running.add(asyncio.create_task(self._create(job, waiting.pop(), plan, notes)))
+                    running.add(asyncio.create_task(self._create(job, waiting.pop(), plan, notes, tried)))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for error in await _gather(done):
                     notes.error = notes.error or error
@@ -119,8 +169,18 @@ class Applier:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            self.streams.withdraw(job, [worker for worker in plan.announce if worker not in tried])
 
-    async def _create(self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes) -> None:
+    async def _create(
+        self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes, tried: set[WorkerId]
+    ) -> None:
+        """Create one pod. It stays in `tried` unless it is certain that there is none."""
+        tried.add(create.worker)
+        refusal = await self._refused(job, create, plan, notes)
+        if refusal:
+            tried.discard(create.worker)
+
+    async def _refused(self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes) -> bool:
         slot, group = create.worker.slot, plan.groups[create.worker.group]
         try:
             manifest = worker_pod(job, create, self.settings, template_hash=group.template_hash)
@@ -128,11 +188,14 @@ class Applier:
         except PodRefused as error:
             notes.refusals.append(Refusal(slot, error.reason, str(error)))
             notes.retry(REFUSED_RETRY_S)
-            return
+            return True
         except SpecError as error:
             notes.refusals.append(Refusal(slot, Reason.POD_REJECTED, str(error)))
             notes.retry(REFUSED_RETRY_S)
-            return
+            return True
+        except TryLater as error:
+            notes.error = notes.error or error
+            return True
         if creation is Creation.FOREIGN:
             name = pod_name(job.metadata.name, create.worker)
             message = f"pod {name} exists and belongs to somebody else: it is left alone; remove or rename it"
@@ -140,6 +203,7 @@ class Applier:
             notes.retry(REFUSED_RETRY_S)
         elif creation is Creation.FOREIGN_ENDING:
             notes.retry(ENDING_RETRY_S)
+        return creation in {Creation.FOREIGN, Creation.FOREIGN_ENDING}
 
 
 def _is_stopped(notes: _Notes) -> bool:
@@ -180,7 +244,7 @@ def _parts(items: Sequence[T]) -> Iterable[Sequence[T]]:
 
 def _outcome(notes: _Notes) -> Outcome:
     return Outcome(
-        refusals=tuple(sorted(notes.refusals, key=lambda refusal: refusal.slot)),
+        refusals=tuple(sorted((*notes.rejected, *notes.refusals), key=lambda refusal: refusal.slot)),
         stream=notes.stream,
         retry_after_s=notes.retry_after_s,
         error=notes.error,

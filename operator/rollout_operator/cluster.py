@@ -116,6 +116,9 @@ class Cluster(Protocol):
     async def create_pod(self, manifest: Document) -> Creation:
         """Create a pod. PodRefused, TryLater, or ClusterError when it may help to try again."""
 
+    async def check_pod(self, manifest: Document) -> None:
+        """Whether such a pod would be taken, without creating it. PodRefused, TryLater, ClusterError."""
+
     async def delete_pod(self, pod: PodRef, *, grace_s: float | None = None) -> bool:
         """Ask a pod to end (SIGTERM, then SIGKILL after the grace; None: the pod's own). False: it was gone
         already.
@@ -123,9 +126,6 @@ class Cluster(Protocol):
 
     async def annotate_pod(self, pod: PodRef, annotations: Mapping[str, str]) -> bool:
         """Set annotations on a pod. False: it was gone already."""
-
-    async def read_log(self, pod: PodRef, *, tail_bytes: int = 16_384) -> str:
-        """The end of what the worker's container wrote; empty if there is nothing."""
 
     async def write_status(
         self, key: JobKey, status: Document, *, job_uid: str, resource_version: str

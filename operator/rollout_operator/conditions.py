@@ -109,11 +109,14 @@ def _workers_ready(seen: Seen) -> Finding:
         return FALSE, Reason.JOB_SUSPENDED, ""
     if not any(plan.desired for plan in seen.plan.groups.values()):
         return TRUE, Reason.SCALED_TO_ZERO, ""
+    problem = readiness.worst_problem(seen.plan.groups.values(), seen.views, seen.facts)
     if seen.outcome.refusals:
         first = seen.outcome.refusals[0]
+        message = f"{first.slot}: {first.message}"
+        if problem is None:
+            return TRUE, Reason.ALL_READY, f"the edited template waits: {message}"
         reason = Reason.CREATE_FAILED if first.reason is Reason.POD_REJECTED else first.reason
-        return FALSE, reason, f"{first.slot}: {first.message}"
-    problem = readiness.worst_problem(seen.plan.groups.values(), seen.views, seen.facts)
+        return FALSE, reason, message
     if problem is None:
         return TRUE, Reason.ALL_READY, ""
     return FALSE, problem.reason, problem.message

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rollout_contract.errors import RolloutError
@@ -149,6 +149,12 @@ class Outcome:
 class Plan:
     """Everything that one reconcile does. Empty: observed is as wanted."""
 
+    check: tuple[Create, ...] = ()
+    """One worker of each group for which something would be started or taken down: whether the cluster takes its pods."""
+    is_fresh: bool = False
+    """No worker is there yet: the job is started as a whole, or not at all."""
+    announce: tuple[WorkerId, ...] = ()
+    """Attempts whose numbers are marked as given before their pods are made."""
     create: tuple[Create, ...] = ()
     delete: tuple[Delete, ...] = ()
     count: tuple[Count, ...] = ()
@@ -176,3 +182,13 @@ class Plan:
         """Whether nothing is to be done."""
         acts = (self.create, self.delete, self.count, self.release, self.marker, self.ending)
         return not any((*acts, self.open_stream, self.tune_stream, self.reopen_stream, self.delete_job))
+
+
+def without_groups(plan: Plan, held: Collection[str]) -> Plan:
+    """The plan without starting workers of these groups, or taking running ones down for an edited template."""
+    return replace(
+        plan,
+        announce=tuple(worker for worker in plan.announce if worker.group not in held),
+        create=tuple(create for create in plan.create if create.worker.group not in held),
+        delete=tuple(d for d in plan.delete if d.why is not Why.OUTDATED or d.pod.worker.group not in held),
+    )

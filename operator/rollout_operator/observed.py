@@ -44,7 +44,7 @@ class StreamFacts:
     """The end marker that stands at the end of the stream: nothing is taken while it does."""
     heartbeats: Mapping[Slot, Heartbeat] = field(default_factory=dict)
     attempts: Mapping[Slot, int] = field(default_factory=dict)
-    """The highest attempt that has written or reported, per slot."""
+    """The highest attempt that was given, per slot: it was announced, or has joined by itself."""
     reservations: Mapping[Slot, int] = field(default_factory=dict)
     """Frames that a slot has reserved and not appended."""
     newest_version: int = 0

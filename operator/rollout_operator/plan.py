@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rollout_contract import names
@@ -207,6 +207,7 @@ def _plan_suspended(look: _Look) -> Plan:
     is_to_tell = not look.observed.pods and facts is not None and facts.is_open and facts.end is None
     marker = EndMarker(EndKind.SUSPENDED, Reason.SUSPENDED.value, "the job is suspended")
     return Plan(
+        check=_checks(look, ()),
         delete=delete,
         count=look.counts,
         # So that learners find a job that is suspended from the start, and can publish to it.
@@ -220,11 +221,15 @@ def _plan_suspended(look: _Look) -> Plan:
 
 
 def _plan_running(look: _Look) -> Plan:
-    deletes, creates = _deletes(look), _creates(look)
+    deletes, creates = _deletes(look), _creates(look)[: MAX_CREATES + 1]
+    now = creates[:MAX_CREATES]
     facts = look.observed.facts
     is_open = facts is not None and facts.is_open
     return Plan(
-        create=creates[:MAX_CREATES],
+        check=_checks(look, (*now, *_successors(look, deletes))),
+        is_fresh=not look.observed.pods,
+        announce=_announced(look, now),
+        create=now,
         delete=deletes,
         count=look.counts,
         release=_releases(look),
@@ -254,6 +259,39 @@ def _deletes(look: _Look) -> tuple[Delete, ...]:
         keep=look.job.spec.pod_retention.failed,
     )
     return tuple(found)
+
+
+def _successors(look: _Look, deletes: Iterable[Delete]) -> Iterator[Create]:
+    """The workers that would follow on those that give way to an edited template."""
+    facts = look.observed.facts
+    for delete in deletes:
+        if delete.why is Why.OUTDATED and facts is not None:
+            slot = delete.pod.slot
+            attempt = scale.next_attempt(slot, look.views.get(slot), facts)
+            yield Create(WorkerId(slot.group, slot.index, attempt))
+
+
+def _checks(look: _Look, creates: Iterable[Create]) -> tuple[Create, ...]:
+    """One worker of each group: of the same template, the cluster takes all or none."""
+    firsts: dict[str, Create] = {}
+    for create in creates:
+        firsts.setdefault(create.worker.group, create)
+    if look.job.spec.suspend or not look.observed.pods:
+        # Nothing holds anything yet: the whole job is looked at, also a group that has no turn now.
+        for name in look.groups:
+            firsts.setdefault(name, Create(WorkerId(name, 0, 0)))
+    return () if not_built(look.job.spec) else tuple(firsts[name] for name in sorted(firsts))
+
+
+def _announced(look: _Look, creates: Iterable[Create]) -> tuple[WorkerId, ...]:
+    """Whose numbers are marked as given.
+
+    Not those of a Strict job: two processes of one attempt make the same data there, and what the second sends is a
+    repeat; while a number that is skipped because the operator died would make other data.
+    """
+    if look.job.spec.determinism is Determinism.STRICT:
+        return ()
+    return tuple(create.worker for create in creates)
 
 
 def _outdated(look: _Look, group: GroupPlan) -> Iterable[PodView]:

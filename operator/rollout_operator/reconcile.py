@@ -1,6 +1,6 @@
 """One reconcile of one job: read, observe, plan, apply, write the status. Called by the queue, never twice at once.
 
-Holds nothing between calls: everything that it goes by is read anew.
+Holds nothing between calls but which templates the cluster takes: everything that it goes by is read anew.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rollout_operator.settings import OperatorSettings
 from rollout_operator.status import rejected_status, status_of
 from rollout_operator.status_writes import events_of, is_worth_writing
 from rollout_operator.streams import Streams
+from rollout_operator.template_checks import TemplateChecks
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Reconciler:
     settings: OperatorSettings
     clock: Callable[[], float] = field(default=time.time)
     """Seconds since 1970."""
+    checks: TemplateChecks = field(default_factory=TemplateChecks)
 
     async def reconcile(self, key: JobKey) -> float | None:
         """Work on one job. Returns after how many seconds to look again (None: when something changes).
@@ -65,7 +67,7 @@ class Reconciler:
         observed = await observe(self.cluster, self.streams, job)
         now = self.clock()
         plan = make_plan(job, observed, now)
-        outcome = await Applier(self.cluster, self.streams, self.settings).apply(job, plan)
+        outcome = await Applier(self.cluster, self.streams, self.settings, self.checks).apply(job, plan)
         if outcome.error is not None and not outcome.is_counted:
             raise outcome.error
         if plan.delete_job and outcome.error is None:

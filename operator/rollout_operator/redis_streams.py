@@ -6,7 +6,7 @@ Holds connections and two caches (what a server said of itself, when keys were r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rollout_contract.errors import RolloutError, StateLost, StreamError
 from rollout_contract.keys import JobKeys
@@ -46,6 +46,8 @@ class RedisStreams:
         self._sessions: dict[ServerAddress, AsyncSession] = {}
         self._checked: dict[ServerAddress, tuple[float, StreamTrouble | None]] = {}
         self._touched: dict[JobKey, tuple[str, float]] = {}
+        self._withdrawn: dict[JobKey, set[WorkerId]] = {}
+        """Attempts that were announced and not created. Losing them leaves a gap in the numbers, no more."""
 
     async def look(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
         """See `Streams`."""
@@ -56,7 +58,7 @@ class RedisStreams:
             return await self._look_unopened(job)
         except StreamError as error:
             return trouble_of(error)
-        return facts_of(job, progress)
+        return facts_of(job, progress, withdrawn=self._withdrawn.get(_key(job), ()))
 
     async def open(self, job: RolloutJob) -> None:
         """See `Streams`."""
@@ -84,6 +86,17 @@ class RedisStreams:
         """See `Streams`."""
         await self._control(job).release(worker)
 
+    async def announce(self, job: RolloutJob, workers: Sequence[WorkerId]) -> None:
+        """See `Streams`."""
+        await self._control(job).announce(workers)
+        withdrawn = self._withdrawn.get(_key(job))
+        if withdrawn:
+            withdrawn.difference_update(workers)
+
+    def withdraw(self, job: RolloutJob, workers: Sequence[WorkerId]) -> None:
+        """See `Streams`."""
+        self._withdrawn.setdefault(_key(job), set()).update(workers)
+
     async def delete(self, job: RolloutJob) -> None:
         """Remove every key of the job: `cleanupPolicy: Delete`. StreamError if the server does not do it."""
         await self._control(job).delete()
@@ -91,6 +104,7 @@ class RedisStreams:
     async def forget(self, key: JobKey) -> None:
         """See `Streams`."""
         self._touched.pop(key, None)
+        self._withdrawn.pop(key, None)
 
     async def close(self) -> None:
         """See `Streams`."""
@@ -118,7 +132,7 @@ class RedisStreams:
         return trouble or StreamFacts(is_open=False, key=JobKeys.of(job.ref).batches)
 
     async def _keep_alive(self, job: RolloutJob) -> None:
-        key = JobKey(job.metadata.namespace, job.metadata.name)
+        key = _key(job)
         every = min(MAX_TOUCH_S, job.spec.redis.key_ttl_seconds_after_finished / 4)
         uid, when = self._touched.get(key, ("", 0.0))
         if job.status.completion_time is None and (uid != job.ref.uid or self._clock() - when > every):
@@ -126,8 +140,15 @@ class RedisStreams:
             self._touched[key] = (job.ref.uid, self._clock())
 
 
-def facts_of(job: RolloutJob, progress: Progress) -> StreamFacts:
-    """What the planner goes by, of everything that the stream says."""
+def _key(job: RolloutJob) -> JobKey:
+    return JobKey(job.metadata.namespace, job.metadata.name)
+
+
+def facts_of(job: RolloutJob, progress: Progress, *, withdrawn: Collection[WorkerId] = ()) -> StreamFacts:
+    """What the planner goes by, of everything that the stream says.
+
+    `withdrawn`: attempts that were announced and are known not to exist.
+    """
     counters, control = progress.counters, progress.control
     is_in_tune = (
         control.limits == shares.stream_limits(job.spec)
@@ -148,7 +169,7 @@ def facts_of(job: RolloutJob, progress: Progress) -> StreamFacts:
         last_frame_time=counters.last_append or None,
         end=control.end,
         heartbeats={Slot(beat.group, beat.index): beat for beat in progress.workers},
-        attempts=progress.attempts,
+        attempts=_without(progress.attempts, withdrawn),
         reservations=progress.reservations,
         newest_version=progress.newest_version,
         version_times={record.version: record.time for record in progress.versions},
@@ -156,3 +177,11 @@ def facts_of(job: RolloutJob, progress: Progress) -> StreamFacts:
         seed_epoch=control.seed_epoch,
         server_time=progress.time,
     )
+
+
+def _without(attempts: Mapping[Slot, int], withdrawn: Collection[WorkerId]) -> Mapping[Slot, int]:
+    """The highest attempt of each slot, less one where that one does not exist."""
+    if not withdrawn:
+        return attempts
+    free = {w.slot: w.attempt - 1 for w in withdrawn if attempts.get(w.slot) == w.attempt}
+    return {slot: attempt for slot, attempt in {**attempts, **free}.items() if attempt >= 0}

@@ -66,7 +66,11 @@ def _stage(pod: PodView, facts: StreamFacts | None) -> int:
 
 
 def next_attempt(slot: Slot, view: SlotView | None, facts: StreamFacts) -> int:
-    """The attempt that a new process of the slot has: one more than any that is known of, 0 for the first."""
+    """The attempt that a new process of the slot has: one more than any that was given or is known of, 0 for the first.
+
+    A pod that is gone may still run on a node that is cut off. What was given stands in the stream (`announce`), so that
+    no two processes ever have the same number, whoever saw what of them.
+    """
     seen: Iterable[int] = (
         view.highest_attempt if view else -1,
         facts.attempts.get(slot, -1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from rollout_contract.messages import EndMarker
@@ -34,6 +35,15 @@ class Streams(Protocol):
 
     async def release(self, job: RolloutJob, worker: WorkerId) -> None:
         """Free the open reservation of the worker's slot, and refuse what this attempt may still send."""
+
+    async def announce(self, job: RolloutJob, workers: Sequence[WorkerId]) -> None:
+        """Mark attempts as given, before their pods are created: their numbers are never given again.
+
+        Older attempts of the same slots are fenced by it.
+        """
+
+    def withdraw(self, job: RolloutJob, workers: Sequence[WorkerId]) -> None:
+        """These were announced and not created: the next look leaves their numbers free. Kept in memory only."""
 
     async def forget(self, key: JobKey) -> None:
         """The job is gone: drop what is held in memory for it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -192,8 +192,12 @@ class Control:
         """Frees the reservation of a worker that is removed or given up, and refuses what it may still send."""
         return await self.session.run(self._calls.release(worker.slot, worker.attempt))
 
+    async def announce(self, workers: Sequence[WorkerId]) -> int:
+        """Marks attempts as given before their processes exist: none is given twice, and older ones are fenced."""
+        return await self.session.run(self._calls.announce(workers))
+
     async def next_attempt(self, slot: Slot) -> int:
-        """1 + the highest attempt that ever joined; 0 if none did."""
+        """1 + the highest attempt that ever joined or was announced; 0 if none was."""
         return await self.session.run(self._calls.next_attempt(slot))
 
     async def layout(self, what: str) -> Layout | None:

@@ -190,6 +190,11 @@ class JobCalls:
         text = heartbeat_text(record) if record else ""
         return self._script("writing a heartbeat", "refused", slot, text, parse=parse_append)
 
+    def announce(self, workers: Sequence[WorkerId]) -> ScriptCall[int]:
+        """Answers how many of them are newer than what was known of their slots."""
+        pairs = [part for worker in workers for part in (slot_field(worker.slot), worker.attempt)]
+        return self._script("announcing attempts", "announce", *pairs, parse=int)
+
     def next_attempt(self, slot: Slot) -> Commands[int]:
         return Commands(
             "reading the newest attempt",

@@ -6,6 +6,7 @@ Used by the local run, by learners (`stream.control`) and by tools; the operator
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 from rollout_contract.errors import EpochConflict
@@ -117,8 +118,15 @@ class Control:
         """Frees the reservation of a worker that is removed or given up, and refuses what it may still send."""
         return self.session.run(self._calls.release(worker.slot, worker.attempt))
 
+    def announce(self, workers: Sequence[WorkerId]) -> int:
+        """Marks attempts as given before their processes exist: none is given twice, and older ones are fenced.
+
+        How many of them are newer than what was known of their slots.
+        """
+        return self.session.run(self._calls.announce(workers))
+
     def next_attempt(self, slot: Slot) -> int:
-        """1 + the highest attempt that ever joined; 0 if none did."""
+        """1 + the highest attempt that ever joined or was announced; 0 if none was."""
         return self.session.run(self._calls.next_attempt(slot))
 
     def layout(self, what: str) -> Layout | None:

@@ -129,7 +129,7 @@ class Progress:
     """Newest heartbeat of every slot that ever had one, in order of (group, index)."""
     worker_counters: Mapping[Slot, WorkerCounters]
     attempts: Mapping[Slot, int]
-    """Highest attempt that joined, per slot."""
+    """Highest attempt that joined or was announced, per slot."""
     sequences: Mapping[Slot, int]
     """Sequence of the newest batch, per slot."""
     groups: tuple[GroupProgress, ...]

@@ -76,7 +76,7 @@ class StreamWriter(AbstractContextManager["StreamWriter"]):
 
     @staticmethod
     def next_attempt(session: Session, job: JobRef, slot: Slot) -> int:
-        """The attempt that a new process of a slot has: 1 + the highest known, 0 if none ever joined."""
+        """The attempt that a new process of a slot has: 1 + the highest known, 0 if there was none."""
         return session.run(JobCalls(JobKeys.of(job)).next_attempt(slot))
 
     def __repr__(self) -> str:

@@ -164,6 +164,23 @@ def test_attempts_count_up_over_the_slots_whole_life(rig, tools):
     assert rig.control.next_attempt(Slot("gpu", 0)) == 0
 
 
+def test_an_attempt_that_was_announced_is_given(rig, tools):
+    """Before its process exists: the number is never given again, and what came before it is fenced."""
+    rig.open(None)
+    old = rig.writer(0)
+    tools.append(old, 3)
+    workers = [WorkerId("cpu", 0, 1), WorkerId("cpu", 1, 0), WorkerId("gpu", 7, 4)]
+    assert rig.control.announce(workers) == 3
+    assert rig.control.announce(workers) == 0
+    assert tools.append(old, 3).status == AppendStatus.FENCED
+    progress = rig.control.read_progress()
+    assert progress.attempts == {Slot("cpu", 0): 1, Slot("cpu", 1): 0, Slot("gpu", 7): 4}
+    assert progress.sequences[Slot("cpu", 0)] == 1
+    assert rig.control.announce([WorkerId("gpu", 7, 3)]) == 0
+    assert rig.control.next_attempt(Slot("gpu", 7)) == 5
+    assert tools.append(rig.writer(0, attempt=1), 2).status == AppendStatus.OK
+
+
 def test_more_frames_than_the_budget_has_are_an_error_and_leave_nothing(rig, tools):
     rig.open(10)
     writer = rig.writer()

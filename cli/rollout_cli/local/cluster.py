@@ -166,6 +166,9 @@ class LocalCluster:
         self._changed()
         return Creation.CREATED
 
+    async def check_pod(self, manifest: Document) -> None:
+        """See `Cluster`: a process has no rules but those of its start."""
+
     async def delete_pod(self, pod: PodRef, *, grace_s: float | None = None) -> bool:
         """Ask a pod to end."""
         found = self._find(pod)

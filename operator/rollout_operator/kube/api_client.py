@@ -108,17 +108,6 @@ class KubernetesApi:
         except TimeoutError as error:
             raise ApiUnavailable(f"{_doing(call)}: no answer within {timeout_s:.0f} s") from error
 
-    async def read_text(self, call: Call) -> str:
-        """The answer as a text (the log of a container)."""
-        async with self._slots:
-            client = await self._open()
-            response = await self._send(client, call, _bounded())
-            data = await _data(call, response)
-        self._on_call(call, str(response.status))
-        if response.status >= 400:
-            raise error_of(_doing(call), response.status, _parsed(data), response.headers)
-        return data.decode(errors="replace")
-
     async def pages(self, call: Call) -> AsyncGenerator[Document, None]:
         """Every page of a list. ApiError with `is_expired` if it took so long that the rest is gone."""
         query = {"limit": "500", **call.query}

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rollout_contract import names
 from rollout_operator.cluster import (
+    ClusterError,
     Creation,
     Document,
     Event,
     JobKey,
     PodRef,
     StaleJob,
-    TryLater,
 )
 from rollout_operator.kube.api_client import KubernetesApi
 from rollout_operator.kube.api_errors import ApiError
@@ -28,14 +28,12 @@ from rollout_operator.kube.feed import Feed
 from rollout_operator.kube.gate import Gate
 from rollout_operator.kube.job_watch import JobWatch
 from rollout_operator.kube.pod_watch import PodWatch
-from rollout_operator.kube.refusals import refusal_of
+from rollout_operator.kube.refusals import cannot_be_tried, refusal_of
 from rollout_operator.kube.resources import JOBS, PODS, Call
 from rollout_operator.kube.resync import Resync
 from rollout_operator.pods import PodView
 
 log = logging.getLogger(__name__)
-
-RACE_RETRY_S = 1.0
 
 
 class KubernetesCluster:
@@ -156,13 +154,21 @@ class KubernetesCluster:
             raise refusal_of(error) from error
         return Creation.CREATED
 
+    async def check_pod(self, manifest: Document) -> None:
+        """See `Cluster`."""
+        try:
+            await self._write(PODS.check(manifest["metadata"]["namespace"], manifest))
+        except ApiError as error:
+            if not error.already_exists and not cannot_be_tried(error):
+                raise refusal_of(error) from error
+
     async def _whose(self, metadata: Document) -> Creation:
         try:
             there = await self._api.call(PODS.get(metadata["namespace"], metadata["name"]))
         except ApiError as error:
             if error.is_gone:
                 message = f"pod {metadata['name']} was there and is gone"
-                raise TryLater(message, retry_after_s=RACE_RETRY_S) from error
+                raise ClusterError(message) from error
             raise
         theirs, ours = owner_of(there["metadata"]), owner_of(metadata)
         if theirs is not None and ours is not None and theirs["uid"] == ours["uid"]:
@@ -199,22 +205,6 @@ class KubernetesCluster:
             self.pods.remove(pod.uid)
             return False
         raise error
-
-    async def read_log(self, pod: PodRef, *, tail_bytes: int = 16_384) -> str:
-        """See `Cluster`."""
-        call = Call(
-            "get",
-            "pods/log",
-            PODS.path(pod.namespace, pod.name, "log"),
-            {"limitBytes": str(tail_bytes), "tailLines": "200"},
-            accept="*/*",
-        )
-        try:
-            return await self._api.read_text(call)
-        except ApiError as error:
-            if error.status in {400, 403, 404}:
-                return ""
-            raise
 
     async def emit(self, key: JobKey, events: Sequence[Event], *, job_uid: str) -> None:
         """See `Cluster`."""

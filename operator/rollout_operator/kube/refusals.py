@@ -30,6 +30,11 @@ def refusal_of(error: ApiError | ApiUnavailable) -> ClusterError:
     return error
 
 
+def cannot_be_tried(error: ApiError) -> bool:
+    """Whether something in the cluster refuses dry runs as such: then only the creation itself tells."""
+    return error.status == 400 and "dry run" in error.text
+
+
 def _reason_of_forbidden(text: str) -> Reason:
     if any(words in text for words in _QUOTA):
         return Reason.QUOTA_EXCEEDED

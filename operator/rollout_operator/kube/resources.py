@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollout_contract import names
@@ -80,6 +80,11 @@ class Resource:
         """Create an object; a field that the server does not know is refused."""
         query = {"fieldValidation": "Strict", "fieldManager": FIELD_MANAGER}
         return Call("create", self.plural, self.path(namespace), query, body)
+
+    def check(self, namespace: str, body: Document) -> Call:
+        """The same as `create`, but for the creation: every rule of the server is applied, and nothing is stored."""
+        call = self.create(namespace, body)
+        return replace(call, query={**call.query, "dryRun": "All"})
 
     def update(self, namespace: str, name: str, body: Document) -> Call:
         """Replace an object as of the resourceVersion that the body holds."""

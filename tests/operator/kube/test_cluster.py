@@ -102,8 +102,31 @@ async def test_a_pod_that_is_there(server, cluster, job):
 async def test_a_pod_that_was_there_a_moment_ago(server, cluster, job):
     server.faults.append(Fault("POST", "/pods", 409, {"reason": "AlreadyExists"}))
 
-    with pytest.raises(TryLater, match="is gone"):
+    with pytest.raises(ClusterError, match="is gone") as raised:
         await cluster.create_pod(manifest(job))
+    assert not isinstance(
+        raised.value, PodRefused | TryLater
+    )  # it was there: its number must not be used again
+
+
+async def test_a_pod_is_checked_and_not_made(server, cluster, job):
+    await cluster.check_pod(manifest(job))
+    assert server.named("pods") == {}
+    server.create("pods", manifest(job))
+    await cluster.check_pod(manifest(job))
+    text = "admission webhook w does not support dry run"
+    server.faults.append(Fault("POST", "dryRun=All", 400, {"message": text}))
+    await cluster.check_pod(manifest(job))
+    server.faults.append(Fault("POST", "dryRun=All", 403, {"message": "no account nobody"}))
+    with pytest.raises(PodRefused, match="no account nobody"):
+        await cluster.check_pod(manifest(job, 1))
+
+
+async def test_nothing_is_checked_while_nothing_may_be_written(server, cluster, job, reasons):
+    reasons.append("the CRD is old")
+    with pytest.raises(WritesHeld):
+        await cluster.check_pod(manifest(job))
+    assert server.count("POST", "/pods") == 0
 
 
 @pytest.mark.parametrize(
@@ -279,14 +302,6 @@ async def test_an_error_of_the_server_is_an_error_of_the_cluster(server, cluster
 
     with pytest.raises(ClusterError, match="etcd is away"):
         await write(cluster, job, {})
-
-
-async def test_a_log_that_is_not_there_is_empty(server, cluster):
-    server.faults.append(Fault("GET", "/log", 400, {"message": "waiting to start"}))
-    assert await cluster.read_log(PodRef("rl", "p", "u")) == ""
-
-    server.faults.append(Fault("GET", "/log", 200, "last words\n"))
-    assert await cluster.read_log(PodRef("rl", "p", "u")) == "last words\n"
 
 
 class TestEvents:

@@ -245,6 +245,8 @@ class FakeApi:
         key = (match["plural"], match["ns"], body["metadata"]["name"])
         if key in self.objects:
             raise Refused(409, "AlreadyExists", f'{match["plural"]} "{key[2]}" already exists')
+        if request.query.get("dryRun"):
+            return web.json_response(body, status=201)
         return web.json_response(self.create(match["plural"], body), status=201)
 
     async def _put(self, request, match, body):

@@ -28,6 +28,7 @@ class FakeCluster:
         self.pods = {}
         self.events = []
         self.calls = []
+        self.created = []
         self.in_flight = 0
         self.most_in_flight = 0
         self.status_writes = 0
@@ -71,7 +72,11 @@ class FakeCluster:
         pod["metadata"] |= {"uid": f"pod-{self._uids}", "creationTimestamp": to_text(self.clock())}
         pod["status"] = {"phase": "Pending"}
         self.pods[name] = pod
+        self.created.append(name)
         return Creation.CREATED
+
+    async def check_pod(self, manifest):
+        await self._call(f"check {manifest['metadata']['name']}")
 
     async def delete_pod(self, pod, *, grace_s=None):
         await self._call(f"delete {pod.name}")
@@ -156,6 +161,7 @@ class FakeStreams:
         self.trouble = None
         self.calls = []
         self.forgotten = []
+        self.withdrawn = set()
 
     async def _call(self, name):
         self.calls.append(name)
@@ -164,7 +170,10 @@ class FakeStreams:
 
     async def look(self, job):
         self.calls.append("look")
-        return self.trouble or replace(self.facts, server_time=self.clock())
+        free = {w.slot for w in self.withdrawn if self.facts.attempts.get(w.slot) == w.attempt}
+        attempts = {slot: a - (slot in free) for slot, a in self.facts.attempts.items()}
+        attempts = {slot: a for slot, a in attempts.items() if a >= 0}
+        return self.trouble or replace(self.facts, server_time=self.clock(), attempts=attempts)
 
     async def open(self, job: RolloutJob):
         await self._call("open")
@@ -190,6 +199,19 @@ class FakeStreams:
         await self._call(f"release {worker}")
         left = {slot: n for slot, n in self.facts.reservations.items() if slot != worker.slot}
         self.facts = replace(self.facts, reservations=left)
+
+    async def announce(self, job, workers):
+        await self._call("announce")
+        new = {w.slot: w.attempt for w in workers if w.attempt > self.facts.attempts.get(w.slot, -1)}
+        self.facts = replace(self.facts, attempts={**self.facts.attempts, **new})
+        self.withdrawn -= set(workers)
+
+    def withdraw(self, job, workers):
+        self.withdrawn |= set(workers)
+
+    def restart(self):
+        """The operator starts anew: what it held in memory is gone."""
+        self.withdrawn = set()
 
     async def forget(self, key):
         self.forgotten.append(key)
