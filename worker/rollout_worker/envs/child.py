@@ -39,7 +39,7 @@ from rollout_worker.envs.faults import EnvFault, fault_of
 from rollout_worker.envs.launch import Descriptor
 from rollout_worker.envs.lookout import Lookout
 from rollout_worker.envs.orphans import die_with_parent
-from rollout_worker.envs.progress import Doing, Progress
+from rollout_worker.envs.progress import Doing, Progress, read_progress
 from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepFailed, StepRules
 from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, stepper_of
@@ -111,15 +111,29 @@ def run(setup: ChildSetup) -> None:
             progress=progress,
             rules=setup.rules,
         )
-    except StepFailed as failure:
+    except BaseException as error:
         _reply(setup, control, Outcome.FAILED)
-        send(setup.conn, Failed(failure.faults))
+        send(setup.conn, Failed(_faults_of(error, progress, setup.indices, otherwise="constructor")))
         return
     _limit_threads(setup.num_threads)
     progress.rest()
     _reply(setup, control, Outcome.ANSWERED)
     send_plain(setup.conn, Answer(Hello(_descriptions(stepper), os.getpid())))
     _Listener(setup, control, progress, stepper).listen()
+
+
+def _faults_of(
+    error: BaseException, progress: Progress, indices: range, *, otherwise: str
+) -> tuple[EnvFault, ...]:
+    """What a command failed of. Whatever an environment raises, KeyboardInterrupt too, is the parent's to hear: a process
+    of ours that dies of it would take the traceback along. `otherwise` names the command where no environment was busy.
+    """
+    if isinstance(error, StepFailed):
+        return error.faults
+    doing, row = read_progress(progress.word[0])
+    index = indices.start + row if doing not in (Doing.IDLE, Doing.CALL) else None
+    call = otherwise if doing is Doing.IDLE else doing.name.lower()
+    return (fault_of(error, env_index=index, pid=os.getpid(), call=call),)
 
 
 def _descriptions(stepper: AnyStepper) -> tuple[EnvDescription, ...]:
@@ -203,11 +217,10 @@ class _Listener:
     def _do(self, command: Command) -> tuple[Outcome, Failed | Answer | None]:
         try:
             payload = self._perform(command)
-        except StepFailed as failure:
-            return Outcome.FAILED, Failed(failure.faults)
-        except Exception as error:  # our own fault: say so instead of dying without a word
-            fault = fault_of(error, env_index=None, pid=os.getpid(), call=type(command).__name__.lower())
-            return Outcome.FAILED, Failed((fault,))
+        except BaseException as error:
+            otherwise = type(command).__name__.lower()
+            faults = _faults_of(error, self._progress, self._setup.indices, otherwise=otherwise)
+            return Outcome.FAILED, Failed(faults)
         return (Outcome.DONE, None) if payload is None else (Outcome.ANSWERED, Answer(payload))
 
     def _perform(self, command: Command) -> Any:

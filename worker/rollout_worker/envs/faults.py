@@ -50,6 +50,9 @@ class EnvFault:
 MAX_NAMED = 16
 """At most so many failures of one call are written out."""
 
+MAX_SUMMARY, MAX_DETAILS = 500, 20_000
+"""At most so many characters of a summary and of a traceback are kept: an error is read by people."""
+
 _ORDER = (Cause.NOT_AN_ENV, Cause.ENTRYPOINT, Cause.RAISED, Cause.LOST, Cause.TIMEOUT)
 
 
@@ -60,9 +63,25 @@ def fault_of(error: BaseException, *, env_index: int | None, pid: int, call: str
         cause = Cause.NOT_AN_ENV
     elif isinstance(error, EntrypointError):
         cause = Cause.ENTRYPOINT
-    text = str(error).strip()
-    summary = type(error).__name__ + (f": {text.splitlines()[0]}" if text else "")
+    text = _first_line(error)
+    summary = type(error).__name__ + (f": {text}" if text else "")
     return EnvFault(cause, env_index, pid, call, summary, _traceback_text(error))
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception as failure:
+        return f"(its text cannot be had: {type(failure).__name__})"
+    return _shortened(lines[0], MAX_SUMMARY) if lines else ""
+
+
+def _shortened(text: str, limit: int) -> str:
+    """A text whose middle is left out where it is long: what happened is told at its ends."""
+    if len(text) <= limit:
+        return text
+    kept = limit // 2
+    return f"{text[:kept]} […{len(text) - 2 * kept} characters left out…] {text[-kept:]}"
 
 
 def _traceback_text(error: BaseException) -> str:
@@ -70,7 +89,7 @@ def _traceback_text(error: BaseException) -> str:
     frames = origin.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename) and frames.tb_next is not None:
         frames = frames.tb_next
-    return "".join(traceback.format_exception(type(origin), origin, frames)).rstrip()
+    return _shortened("".join(traceback.format_exception(type(origin), origin, frames)).rstrip(), MAX_DETAILS)
 
 
 def _is_ours(filename: str) -> bool:

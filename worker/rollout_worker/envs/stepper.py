@@ -179,7 +179,12 @@ class Stepper(SessionStepper[Session]):
                     write(next_rows, index, observation)
                     if nested:
                         self._write_nested(rows, step, index, observation)
-                    rewards[index] = float(reward)
+                    try:
+                        rewards[index] = float(reward)
+                    except TypeError:
+                        if np.size(reward) != 1:
+                            raise
+                        rewards[index] = float(np.asarray(reward).item())  # an array of one element
                     if terminated or truncated:
                         ended[index] = (bool(terminated), bool(truncated))
                 break

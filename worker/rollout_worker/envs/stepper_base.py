@@ -112,7 +112,7 @@ class SessionStepper(Generic[S]):
             self._progress.note(Doing.SET_SEED, index)
             try:
                 self.sessions[index].seed(int(self._seeds[index]))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 faults.add(error, index, "set_seed")
         faults.raise_if_any()
 
@@ -123,7 +123,7 @@ class SessionStepper(Generic[S]):
             self._progress.note(Doing.CLOSE, index)
             try:
                 session.close()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 faults.add(error, index, "close")
         faults.raise_if_any()
 
