@@ -112,6 +112,8 @@ class WorkerDocument(_Part):
     determinism: Determinism
     strict_share: StrictShare | None = None
     device: Device
+    shared_memory_bytes: int | None = None
+    """What the group's `sharedMemory` allows the environments' blocks; unset: what the machine or the pod has."""
     processes: int
     """Child processes that step the environments: the spec's number, or what the pod's CPU limit gives."""
     redis: StreamAddress

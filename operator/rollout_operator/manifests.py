@@ -78,6 +78,7 @@ def worker_document(
         determinism=spec.determinism,
         strict_share=shares.strict_share(spec, worker),
         device=device_of(group),
+        shared_memory_bytes=quantities.to_bytes(group.shared_memory) if group.shared_memory else None,
         processes=processes_of(spec.env.processes, spec.env.envs_per_worker, group, settings),
         redis=redis_address(job, settings),
         health=settings.health,

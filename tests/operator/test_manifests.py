@@ -186,6 +186,8 @@ def test_shared_memory_has_its_size():
     assert {"name": "rollout-shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in pod["spec"][
         "volumes"
     ]
+    assert document_of(pod).shared_memory_bytes == 2 << 30
+    assert document_of(pod_of(make_job())).shared_memory_bytes is None
 
 
 def test_secrets_go_by_reference_only():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -120,3 +121,25 @@ def test_a_wrong_password_is_named_but_not_shown(rig: Callable[..., Any]) -> Non
     text = job.words_of_first() + job.log()
     assert "s3cr3t-probe-42" not in text
     assert str(job.server.port) in text
+
+
+@pytest.mark.probe("P-48")
+@pytest.mark.parametrize(
+    ("backend", "allowed", "code"),
+    [
+        pytest.param("Process", 1024, 64, id="too-little"),
+        pytest.param("Process", 1 << 20, 0, id="enough"),
+        pytest.param("Serial", 1024, 0, id="nothing-is-shared"),
+    ],
+)
+def test_shared_memory_that_the_job_allows(
+    rig: Callable[..., Any], backend: str, allowed: int, code: int
+) -> None:
+    """Checked before the first frame, with both numbers, whatever this machine's own memory is."""
+    job = rig(env={**COUNT, "backend": backend}, collector={"framesPerBatch": 64, "totalFrames": 64})
+    assert job.start(shared_memory_bytes=allowed).wait(60) == code
+    if code:
+        words = job.words_of_first()
+        assert re.search(
+            r"needs \d{4,} bytes .*sharedMemory of worker group default allows 1024 \(1Ki\)", words
+        ), words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,11 +10,13 @@ import torch
 from rollout_contract.errors import ConfigurationError
 from rollout_contract.names import trajectory_base
 from rollout_contract.podenv import WorkerDocument
+from rollout_contract.quantities import format_bytes
 from rollout_contract.seeds import init_seed_of, policy_seed_of, seed_of
-from rollout_contract.spec import Determinism, Device
+from rollout_contract.spec import Determinism, Device, EnvBackend
 from rollout_worker.collectors.sync import SyncCollector, leaves_of
 from rollout_worker.collectors.trajectories import TrajectoryIds
 from rollout_worker.entrypoints import resolve, user_traceback
+from rollout_worker.envs.layout import Leaf
 from rollout_worker.envs.vector import VectorEnv
 from rollout_worker.loop import Seeder
 from rollout_worker.policy import open_policy
@@ -32,6 +35,7 @@ def open_collector(document: WorkerDocument, envs: VectorEnv, stop: StopRequest)
         exploration=document.policy.exploration,
         device=device_of(document),
     )
+    check_shared_memory(document, envs, leaves_of(policy))
     envs.remap(num_steps=num_steps_of(document), num_blocks=1, extra_leaves=leaves_of(policy))
     trajectories = TrajectoryIds(
         envs.num_envs, base=trajectory_base(document.group_number, document.index, document.attempt)
@@ -48,6 +52,23 @@ def open_collector(document: WorkerDocument, envs: VectorEnv, stop: StopRequest)
 def num_steps_of(document: WorkerDocument) -> int:
     """Steps of a whole batch: `framesPerBatch` is a multiple of the environments, as the contract checked."""
     return document.collector.frames_per_batch // document.env.envs_per_worker
+
+
+def check_shared_memory(document: WorkerDocument, envs: VectorEnv, extra_leaves: Sequence[Leaf]) -> None:
+    """ConfigurationError, with both numbers, if a batch needs more than the group's `sharedMemory` allows.
+
+    Memory of the environments' own processes is another matter; with `backend: Serial` none of it is shared.
+    """
+    allowed = document.shared_memory_bytes
+    if allowed is None or document.env.backend is EnvBackend.SERIAL:
+        return
+    needed = envs.bytes_of(num_steps=num_steps_of(document), extra_leaves=extra_leaves)
+    if needed > allowed:
+        raise ConfigurationError(
+            f"the shared memory for {envs.num_envs} environments x {num_steps_of(document)} steps needs {needed} bytes "
+            f"({format_bytes(needed)}), but sharedMemory of worker group {document.group} allows {allowed} "
+            f"({format_bytes(allowed)}). Raise it, leave it out, or use fewer environments or frames per batch."
+        )
 
 
 def set_up_torch(document: WorkerDocument) -> None:

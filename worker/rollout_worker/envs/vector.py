@@ -81,7 +81,7 @@ class VectorEnv(EnvGroup):
     def _opened_with(self, descriptions: list[EnvDescription]) -> None:
         self._roots_at = None
         self._adopt(descriptions)
-        self._arena = self._host.map(self._plan())
+        self._arena = self._host.map(self._plan(self.settings))
 
     @property
     def layout(self) -> BlockLayout:
@@ -200,6 +200,13 @@ class VectorEnv(EnvGroup):
         step, env_index = np.nonzero(lengths)
         return Episodes(env_index, step, arrays[EPISODE_RETURN].T[step, env_index], lengths[step, env_index])
 
+    def bytes_of(self, *, num_steps: int, num_blocks: int = 1, extra_leaves: Iterable[Leaf] = ()) -> int:
+        """Memory that such blocks would take."""
+        settings = replace(
+            self.settings, num_steps=num_steps, num_blocks=num_blocks, extra_leaves=tuple(extra_leaves)
+        )
+        return self._plan(settings).nbytes
+
     def remap(self, *, num_steps: int, num_blocks: int = 1, extra_leaves: Iterable[Leaf] = ()) -> None:
         """Go on with other blocks. Waiting roots move along; arrays of the old blocks keep their memory and content."""
         self._check_ready()
@@ -208,7 +215,7 @@ class VectorEnv(EnvGroup):
         self.settings = replace(
             self.settings, num_steps=num_steps, num_blocks=num_blocks, extra_leaves=tuple(extra_leaves)
         )
-        self._arena = self._guarded(lambda: self._host.map(self._plan()))
+        self._arena = self._guarded(lambda: self._host.map(self._plan(self.settings)))
         for key, array in before.carry.arrays.items():
             self._arena.carry.arrays[key][...] = array
 
@@ -260,8 +267,7 @@ class VectorEnv(EnvGroup):
         self.__dict__.pop("specs", None)
         self._description = first
 
-    def _plan(self) -> ArenaPlan:
-        settings = self.settings
+    def _plan(self, settings: VectorSettings) -> ArenaPlan:
         valid = (Leaf(VALID, "bool", (1,)),) if settings.rules.restarts else ()
         layout = block_layout(
             self.description,
