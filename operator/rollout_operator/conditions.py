@@ -26,7 +26,7 @@ from rollout_contract.status import (
 from rollout_contract.unbuilt import not_built
 from rollout_operator import live_numbers, readiness
 from rollout_operator.decisions import EndingKind, Motion, Outcome, Plan
-from rollout_operator.observed import Observed, SlotView, StreamFacts, StreamTrouble, bucket
+from rollout_operator.observed import Observed, SlotView, StreamFacts, StreamTrouble
 
 Finding = tuple[ConditionStatus, Reason, str]
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
@@ -50,7 +50,7 @@ class Seen:
     @cached_property
     def views(self) -> Mapping[Slot, SlotView]:
         """Pods by slot."""
-        return bucket(self.observed.pods, self.now)
+        return self.observed.slots(self.now)
 
     @property
     def generation(self) -> int:

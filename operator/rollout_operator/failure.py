@@ -54,6 +54,7 @@ class Verdict:
     rule: str = ""
 
 
+_KINDS = frozenset(CountKind)
 DONE = Verdict(None, is_done=True)
 FREE = Verdict(None)
 
@@ -116,8 +117,10 @@ def _matching_rule_name(pod: PodView, policy: FailurePolicy) -> str:
 
 def counted_as(pod: PodView) -> tuple[CountKind, int] | None:
     """What a pod was counted as before, with its number; None: not yet."""
-    kind, _, number = pod.annotations.get(ANNOTATION_COUNTED, "").partition(":")
-    if kind not in set(CountKind) or not number.isdecimal():
+    if ANNOTATION_COUNTED not in pod.annotations:
+        return None
+    kind, _, number = pod.annotations[ANNOTATION_COUNTED].partition(":")
+    if kind not in _KINDS or not number.isdecimal():
         return None
     return CountKind(kind), int(number)
 

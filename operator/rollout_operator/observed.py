@@ -143,9 +143,15 @@ class Observed:
         """The stream's facts, None in trouble."""
         return self.stream if isinstance(self.stream, StreamFacts) else None
 
-    def slots(self, now: float) -> dict[Slot, SlotView]:
-        """The slots that have pods."""
-        return bucket(self.pods, now)
+    @cached_property
+    def _by_time(self) -> dict[float, Mapping[Slot, SlotView]]:
+        return {}
+
+    def slots(self, now: float) -> Mapping[Slot, SlotView]:
+        """The slots that have pods, made once for each `now`."""
+        if now not in self._by_time:
+            self._by_time[now] = bucket(self.pods, now)
+        return self._by_time[now]
 
 
 def bucket(pods: Iterable[PodView], now: float) -> dict[Slot, SlotView]:
@@ -153,7 +159,10 @@ def bucket(pods: Iterable[PodView], now: float) -> dict[Slot, SlotView]:
     by_slot: dict[Slot, list[PodView]] = {}
     for pod in pods:
         by_slot.setdefault(pod.slot, []).append(pod)
-    return {
-        slot: SlotView(slot, tuple(sorted(found, key=lambda p: (-p.worker.attempt, p.name, p.uid))), now)
-        for slot, found in sorted(by_slot.items(), key=lambda item: (item[0].group, item[0].index))
-    }
+    return {slot: SlotView(slot, _newest_first(by_slot[slot]), now) for slot in sorted(by_slot)}
+
+
+def _newest_first(pods: list[PodView]) -> tuple[PodView, ...]:
+    if len(pods) > 1:
+        pods.sort(key=lambda p: (-p.worker.attempt, p.name, p.uid))
+    return tuple(pods)

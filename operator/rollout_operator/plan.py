@@ -31,10 +31,10 @@ from rollout_operator.decisions import (
     Why,
 )
 from rollout_operator.failure import SlotFate, Tally, Verdict
-from rollout_operator.observed import LOST_AFTER_S, Observed, SlotView, StreamFacts, bucket
+from rollout_operator.observed import LOST_AFTER_S, Observed, SlotView, StreamFacts
 from rollout_operator.pods import PodView
 
-MAX_CREATES = 100
+MAX_CREATES = 250
 """Pods created by one reconcile; the rest come with the next, so that one large job does not starve others."""
 
 
@@ -98,7 +98,7 @@ class _Look:
 
 def _look(job: RolloutJob, observed: Observed, now: float) -> _Look:
     policy, facts = job.spec.failure_policy, observed.facts
-    views = bucket(observed.pods, now)
+    views = observed.slots(now)
     is_strict = job.spec.determinism is Determinism.STRICT
     ends_well = facts is None or facts.is_complete or is_strict
     verdicts = {

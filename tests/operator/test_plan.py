@@ -132,7 +132,7 @@ def test_a_job_that_is_being_deleted_is_left_alone():
 
 
 def test_one_reconcile_creates_a_bounded_number_and_comes_back_at_once():
-    job = make_job(replicas=120)
+    job = make_job(replicas=MAX_CREATES + 20)
     plan = make_plan(job, observe(), NOON)
     assert (len(plan.create), plan.requeue_after_s) == (MAX_CREATES, 0.0)
 
