@@ -7,7 +7,7 @@ SEEDS  ?= 10
 BIN    := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint rows bench bench-learning soak crd oracle pins images e2e clean
+.PHONY: help install run test lint rows bench bench-learning soak crd code oracle pins images e2e clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ soak: .venv/.dev ## all rounds of the fault tests, and memory over 10 million fr
 crd: .venv/.dev ## write the definition of the resource, as the contract makes it, into charts/
 	$(BIN)/python charts/write_crd.py
 
+code: ## write the examples' Python files into the ConfigMaps that bring them to a cluster
+	$(PYTHON) examples/write_code.py
+
 # TorchRL 0.11.1 needs tensordict 0.11, so the oracle lives in a virtual environment of its own.
 .venv-oracle/.made: tests/parity/requirements.txt
 	$(PYTHON) -m venv .venv-oracle
@@ -69,7 +72,7 @@ oracle: .venv-oracle/.made ## write what TorchRL gives into tests/parity/expecte
 pins: .venv/.dev ## write the versions of this environment into images/constraints.txt
 	$(BIN)/python images/pin.py
 
-images: ## build the images with docker, podman or buildah (TAG=, REGISTRY=, BASE=, BUILDER=, TARGETS=)
+images: ## build the images with docker, podman or buildah (TAG=, REGISTRY=, BASE=, BUILDER=, LOADER=, TARGETS=)
 	images/build.sh $(TARGETS)
 
 # Takes KUBECONFIG; without it starts the test cluster beside the checkout. LOADER=kind or k3d for a cluster of theirs.

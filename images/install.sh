@@ -1,10 +1,17 @@
 #!/bin/sh
-# Installs the project's wheel into /opt/rollout and leaves bytecode, the bill of materials and no build leftovers.
-# Usage: install.sh PROGRAM
+# Installs what PROGRAM needs beyond what /opt/rollout has (the project's wheel, and with it other requirements), with bytecode
+# and the bill of materials, and puts the files that this adds into FOLDER.
+# Usage: install.sh PROGRAM FOLDER
 set -eu
-program=$1
+program=$1 folder=$2
 python=/opt/rollout/bin/python
-python3 -m pip --python "$python" install -q --no-compile --no-deps --no-index /wheels/*.whl
+touch before
+if [ "$program" = learner ]; then
+  python3 requirements_of.py pyproject.toml learner > needed.txt
+  "$python" -m pip install -q --no-compile -c constraints.txt -r needed.txt
+else
+  python3 -m pip --python "$python" install -q --no-compile --no-deps --no-index /wheels/*.whl
+fi
 # The command line is no part of these images.
 rm -f /opt/rollout/bin/rolloutctl
 if [ "$program" = operator ] || [ "$program" = api ]; then
@@ -18,8 +25,10 @@ for package in ("rollout_cli", "rollout_worker"):
     shutil.rmtree(site / package, ignore_errors=True)
 PY
 fi
-# Modules that a library loads only when they are asked for are compiled then, in memory.
-"$python" -m compileall -q -j 0 --invalidation-mode unchecked-hash -x '/kubernetes/.*/(models|api)/(?!__init__|v1_object_meta|v1_owner_reference|v1_managed_fields_entry)|/torch/(testing|_inductor)/|/tests?/' \
-  /opt/rollout/lib || true
+find /opt/rollout -cnewer before -name '*.py' > added.txt
+sh compile.sh -i added.txt
 version=$("$python" -c 'from importlib.metadata import version; print(version("rolloutjob"))')
 "$python" sbom.py "rollout-$program" "$version" /usr/share/rollout/sbom.json
+mkdir -p "$folder"
+before=$PWD/before
+(cd / && find opt/rollout usr/share/rollout -cnewer "$before" ! -type d | tar -cf - -T -) | tar -xf - -C "$folder"

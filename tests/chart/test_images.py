@@ -64,7 +64,7 @@ def test_dockerfile_has_a_target_for_each_image_and_runs_none_as_root() -> None:
         name: base for base, name in re.findall(r"^FROM (\S+) AS (\S+)$", text, re.MULTILINE)
     }
     for target in TARGETS:
-        assert by_name[target] == "runtime"
+        assert by_name[target] == ("worker" if target == "learner" else "runtime")
     runtime = text.split("AS runtime\n", 1)[1].split("\nFROM ", 1)[0]
     assert re.search(r"^USER 65532:65532$", runtime, re.MULTILINE)
     assert "USER" not in text.split("AS runtime\n", 1)[1].split("\nFROM ", 1)[1]

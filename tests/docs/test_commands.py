@@ -34,7 +34,10 @@ class Command:
 
 
 def commands_of(path: Path) -> Iterator[Command]:
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+    """Those for one machine: what stands under "On a cluster" is run on one, by tests/e2e/jobs/test_readme.py."""
+    parts = re.split(r"^(?=## )", path.read_text(), flags=re.MULTILINE)
+    text = "".join(part for part in parts if not part.startswith("## On a cluster\n"))
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         if language not in ("", "sh", "console"):
             continue
         for line in block.replace("\\\n", " ").splitlines():
