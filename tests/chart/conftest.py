@@ -6,11 +6,16 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+SUPPORT = str(Path(__file__).parent / "support")
+if SUPPORT not in sys.path:
+    sys.path.insert(0, SUPPORT)
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "rollout"

@@ -7,8 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
+from foreign_kinds import SPECS
+from installed import merged
 
 from rollout_api.environment import settings_from as gateway_settings_from
 from rollout_contract.names import API_VERSION
@@ -79,6 +82,16 @@ SETS: dict[str, dict[str, Any]] = {
             "httpRoute": {"enabled": True, "parentRefs": [{"name": "gw"}], "hostnames": ["rl.example"]}
         }
     },
+    "other-route": {
+        "gateway": {
+            "httpRoute": {
+                "enabled": True,
+                "annotations": {"note": "x"},
+                "parentRefs": [{"name": "gw", "namespace": "ingress", "sectionName": "https", "port": 443}],
+            },
+            "service": {"port": 8080},
+        }
+    },
     "autoscaling": {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 2, "maxReplicas": 9}}},
     "token-review": {"gateway": {"auth": "TokenReview"}},
     "https": {"gateway": {"tls": {"existingSecret": "tls"}, "service": {"port": 443}}},
@@ -89,6 +102,10 @@ SETS: dict[str, dict[str, Any]] = {
             "prometheusRule": {"enabled": True},
             "dashboard": {"enabled": True},
         }
+    },
+    "monitoring-https": {
+        "metrics": {"serviceMonitor": {"enabled": True, "tokenSecret": {"name": "token"}, "interval": "90s"}},
+        "gateway": {"tls": {"existingSecret": "tls"}},
     },
     "no-network-policies": {"networkPolicy": {"enabled": False}},
     "other-network": {
@@ -132,6 +149,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "typo-at-the-top": ({"opertor": {}}, "opertor"),
     "typo-below": ({"redis": {"persistance": {}}}, "persistance"),
     "typo-in-an-image": ({"operator": {"image": {"repo": "x"}}}, "repo"),
+    "typo-in-a-security-context": ({"podSecurityContext": {"runAsUsr": 1}}, "runAsUsr"),
+    "typo-in-a-container's-security-context": (
+        {"securityContext": {"readOnlyRootFileSystem": True}},
+        "FileSystem",
+    ),
+    "typo-in-a-toleration": ({"redis": {"tolerations": [{"key": "rl", "op": "Exists"}]}}, "op"),
+    "typo-in-a-variable": ({"operator": {"env": [{"name": "A", "valuefrom": {}}]}}, "valuefrom"),
+    "typo-in-a-mount": ({"gateway": {"volumeMounts": [{"name": "a", "path": "/a"}]}}, "mountPath|path"),
+    "typo-in-a-peer": ({"networkPolicy": {"gatewayFrom": [{"namespaceselector": {}}]}}, "namespaceselector"),
+    "typo-in-a-rule": ({"networkPolicy": {"workers": {"extraEgress": [{"port": 443}]}}}, "port"),
+    "typo-in-a-route": ({"gateway": {"httpRoute": {"parentRefs": [{"gateway": "gw"}]}}}, "name|gateway"),
+    "typo-four-levels-deep": ({"redis": {"external": {"tls": {"caScret": "x"}}}}, "caScret"),
     "wrong-type": ({"gateway": {"replicas": "two"}}, "replicas"),
     "no-replica": ({"gateway": {"replicas": 0}}, "replicas"),
     "log-level": ({"operator": {"logLevel": "LOUD"}}, "logLevel"),
@@ -232,6 +261,35 @@ def test_server_takes_it(helm: Any, kubectl: str, values: dict[str, Any]) -> Non
     assert "violate" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["http-route", "other-route", "monitoring", "monitoring-https"])
+def test_kinds_of_others_are_as_their_reference_says(helm: Any, name: str) -> None:
+    found = [d for d in helm.template(SETS[name]) if d["apiVersion"] in FOREIGN]
+    assert found
+    for document in found:
+        schema = SPECS[document["apiVersion"], document["kind"]]
+        jsonschema_rs.validate(schema, document["spec"])
+
+
+def test_what_is_monitored_is_there(helm: Any) -> None:
+    """Selectors and ports of the monitors, the route and the autoscaler name what the chart makes."""
+    documents = helm.template(merged(SETS["monitoring"], merged(SETS["http-route"], SETS["autoscaling"])))
+    service = of_kind(documents, "Service", "-gateway")
+    monitor = of_kind(documents, "ServiceMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert {e["port"] for e in monitor["endpoints"]} <= {p["name"] for p in service["spec"]["ports"]}
+    pod = of_kind(documents, "Deployment", "-operator")["spec"]["template"]
+    monitor = of_kind(documents, "PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    ports = {p["name"] for c in pod["spec"]["containers"] for p in c["ports"]}
+    assert {e["port"] for e in monitor["podMetricsEndpoints"]} <= ports
+    (backend,) = of_kind(documents, "HTTPRoute")["spec"]["rules"][0]["backendRefs"]
+    assert backend["name"] == service["metadata"]["name"]
+    assert backend["port"] in {p["port"] for p in service["spec"]["ports"]}
+    target = of_kind(documents, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    assert target["name"] == of_kind(documents, "Deployment", "-gateway")["metadata"]["name"]
+    assert "replicas" not in of_kind(documents, "Deployment", "-gateway")["spec"]
+
+
 @pytest.mark.parametrize("name", [name for name in SETS if name not in {"no-gateway"}])
 def test_operator_understands_its_environment(helm: Any, name: str) -> None:
     documents = helm.template(SETS[name])
@@ -269,7 +327,7 @@ def test_gateway_understands_its_environment(helm: Any, name: str, tmp_path: Pat
             assert path.startswith("/etc/rollout/")
     settings = gateway_settings_from(env)
     assert settings.auth.value == ("TokenReview" if name == "token-review" else "SelfReview")
-    assert (settings.tls is not None) is (name == "https")
+    assert (settings.tls is not None) is ("https" in name)
 
 
 @pytest.mark.parametrize(
