@@ -99,7 +99,7 @@ class Reason(StrEnum):
     WORKER_LIMIT_EXCEEDED = "WorkerLimitExceeded"
     """A worker failed more often than `backoffLimitPerWorker` and stays down."""
     WORKER_LOST = "WorkerLost"
-    """A worker gave no heartbeat for too long."""
+    """A worker gave no heartbeat for too long, or its node does not answer."""
     ERR_IMAGE_PULL = "ErrImagePull"
     """The image cannot be pulled."""
     IMAGE_PULL_BACK_OFF = "ImagePullBackOff"

@@ -91,6 +91,18 @@ class PodView:
         """Whether the worker runs or will run: neither ended nor asked to end."""
         return not self.ended and self.deletion_requested is None
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether its node does not answer: the cluster took the pod's readiness back, its kubelet did not.
+
+        Whether the worker still runs, nobody can know then.
+        """
+        ready, containers = self.condition("Ready"), self.condition("ContainersReady")
+        if ready is None or containers is None or self.ended:
+            return False
+        by_kubelet = ready.reason == "ReadinessGatesNotReady"
+        return (ready.status, containers.status) == ("False", "True") and not by_kubelet
+
     def condition(self, type_: str) -> PodCondition | None:
         """The pod's condition of that type."""
         return next((c for c in self.conditions if c.type == type_), None)

@@ -12,7 +12,7 @@ from rollout_contract.names import Slot
 from rollout_contract.status import Reason
 from rollout_operator.decisions import GroupPlan
 from rollout_operator.failure import describe
-from rollout_operator.observed import SlotView, StreamFacts
+from rollout_operator.observed import LOST_AFTER_S, SlotView, StreamFacts
 from rollout_operator.pods import PodView
 
 _WAITING_REASONS: Mapping[str, Reason] = {
@@ -86,8 +86,20 @@ def _problem_of(
     if slot in group.backing_off and ended is not None:
         return Problem(Reason.WORKER_BACKING_OFF, f"{describe(ended)}; its replacement waits")
     if view is not None and view.occupied:
-        return Problem(Reason.WORKERS_NOT_READY, f"{slot}: the last worker is still ending")
+        return _problem_of_ending(slot, view)
     return Problem(Reason.WORKERS_NOT_READY, f"{slot}: no worker yet")
+
+
+def _problem_of_ending(slot: Slot, view: SlotView) -> Problem:
+    pod = next(p for p in view.pods if not p.ended)
+    if pod.cut_off:
+        wait = f"it is replaced {pod.grace_s + LOST_AFTER_S:.0f} s after it was asked to end, or when it has ended"
+        return Problem(Reason.WORKER_LOST, f"{_cut_off(pod)}; {wait}")
+    return Problem(Reason.WORKERS_NOT_READY, f"{slot}: the last worker is still ending")
+
+
+def _cut_off(pod: PodView) -> str:
+    return f"{pod.slot}: pod {pod.name}: its node {pod.node} does not answer"
 
 
 def _problem_of_pod(pod: PodView, facts: StreamFacts | None) -> Problem | None:
@@ -95,6 +107,8 @@ def _problem_of_pod(pod: PodView, facts: StreamFacts | None) -> Problem | None:
         if facts is not None and _is_silent(pod, facts):
             return Problem(Reason.WORKER_LOST, f"{pod.slot}: no heartbeat for more than 15 s")
         return None
+    if pod.cut_off:
+        return Problem(Reason.WORKER_LOST, _cut_off(pod))
     reason = _WAITING_REASONS.get(pod.reason)
     if reason is not None and pod.started is None:
         what = f" {pod.image}" if "Image" in pod.reason and pod.image and pod.image not in pod.message else ""

