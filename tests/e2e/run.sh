@@ -1,23 +1,83 @@
 #!/bin/sh
 # Everything that needs a cluster: builds the images, loads them, runs the tests. `make e2e` calls it.
-#   KUBECONFIG  the cluster; without it the test cluster beside the checkout is started
-#   LOADER      how images get there: kind, k3d, or a program (default: the test cluster's own)
-#   E2E_TAG     tag of the images that the tests install; default e2e
-# Arguments go to pytest.
+#   KUBECONFIG    the cluster. Without it the test cluster beside the checkout, which is started if it does not run, and
+#                 taken down at the end if it was started here
+#   LOADER        how images get there: kind, k3d, push, or a program (default: the test cluster's own)
+#   E2E_TAG       tag of the images (default: the project's version, which the README installs)
+#   E2E_REGISTRY  what stands before their names (default: localhost with a program as LOADER, as it names them so)
+#   E2E_BUILD=no  takes images that are there already
+#   E2E_JOBS      tests at a time (default 3)
+#   SOAK=1        all rounds of the fault tests
+# With arguments: pytest with these, after the same preparations. Every test that is skipped is listed with its reason.
 set -eu
 cd "$(dirname "$0")/../.."
-TEST_CLUSTER=$(pwd)/../shared/cluster/cluster
-export E2E_TAG="${E2E_TAG:-e2e}"
+TEST_CLUSTER=$(cd .. && pwd)/shared/cluster/cluster
+PYTEST=".venv/bin/python -m pytest --durations=10 --durations-min=10"
+
+say() { printf '\n== e2e, %s s: %s\n' "$(($(date +%s) - BEGAN))" "$*"; }
+answers() { kubectl get --raw /readyz --request-timeout=5s >/dev/null 2>&1; }
+BEGAN=$(date +%s)
+
 if [ -z "${KUBECONFIG:-}" ]; then
+  if [ ! -x "$TEST_CLUSTER" ]; then
+    echo "tests/e2e/run.sh: set KUBECONFIG; the test cluster would be $TEST_CLUSTER, which is not there" >&2
+    exit 2
+  fi
   KUBECONFIG=$("$TEST_CLUSTER" kubeconfig)
-  export KUBECONFIG
-  if ! kubectl get --raw /readyz --request-timeout=5s >/dev/null 2>&1 && ! "$(dirname "$KUBECONFIG")/bin/kubectl" get --raw /readyz --request-timeout=5s >/dev/null 2>&1; then
-    eval "$("$TEST_CLUSTER" up)"
+  export KUBECONFIG PATH="$(dirname "$KUBECONFIG")/bin:$PATH"
+  if ! answers; then
+    say "starting the test cluster"
+    trap '"$TEST_CLUSTER" down' EXIT
+    trap 'exit 130' INT TERM
+    eval "$("$TEST_CLUSTER" up --nodes 2 --gpus 2)"
   fi
 fi
-export PATH="$(dirname "$KUBECONFIG")/bin:$PATH"
-kubectl get --raw /readyz --request-timeout=5s >/dev/null
-if [ -z "${LOADER:-}" ]; then LOADER=$TEST_CLUSTER; fi
-if [ "${LOADER#*/}" != "$LOADER" ]; then export E2E_REGISTRY="${E2E_REGISTRY:-localhost}"; fi
-TAG=$E2E_TAG LOADER=$LOADER images/build.sh
-exec .venv/bin/python -m pytest tests/e2e tests/chart -m "slow or not slow" "$@"
+if ! answers; then
+  echo "tests/e2e/run.sh: no answer from the cluster of KUBECONFIG=$KUBECONFIG (or no kubectl on the PATH)" >&2
+  exit 2
+fi
+
+if [ -x "$TEST_CLUSTER" ] && [ "$KUBECONFIG" = "$("$TEST_CLUSTER" kubeconfig)" ]; then
+  LOADER=${LOADER:-$TEST_CLUSTER}
+  export ROLLOUT_TEST_CLUSTER="$TEST_CLUSTER" E2E_AUDIT_LOG="${E2E_AUDIT_LOG:-$(dirname "$KUBECONFIG")/log/audit.log}"
+  [ "$(kubectl get nodes -l type=kwok -o name | wc -l)" -ge 4 ] || "$TEST_CLUSTER" fake-nodes 4
+fi
+if [ -z "${LOADER:-}" ]; then
+  echo "tests/e2e/run.sh: set LOADER to what brings images to this cluster: kind, k3d, push, or a program" >&2
+  exit 2
+fi
+E2E_TAG=${E2E_TAG:-$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)}
+case $LOADER in
+  */*) E2E_REGISTRY=${E2E_REGISTRY:-localhost} WORKER=$E2E_REGISTRY/rollout-worker ;;
+  push) WORKER=$E2E_REGISTRY/rollout-worker ;;
+  *) E2E_REGISTRY='' WORKER=docker.io/library/rollout-worker ;; # as a node names an image without a registry
+esac
+export E2E_TAG E2E_REGISTRY ROLLOUT_TEST_WORKER_IMAGE="$WORKER:$E2E_TAG"
+
+if [ "${E2E_BUILD:-yes}" != no ]; then
+  say "images"
+  # A program puts its own registry before the names.
+  case $LOADER in */*) named='' ;; *) named=$E2E_REGISTRY ;; esac
+  TAG=$E2E_TAG LOADER=$LOADER REGISTRY=$named images/build.sh
+fi
+
+if [ $# -gt 0 ]; then
+  say "pytest $*"
+  $PYTEST "$@"
+  exit
+fi
+
+failed=''
+part() { # part WORDS ARGUMENTS...: goes on after a failure, so that one run shows all of them
+  say "$1"
+  name=$1
+  shift
+  $PYTEST "$@" || failed="$failed
+  $name"
+}
+README=tests/e2e/jobs/test_readme.py
+part "the README, on a cluster where nothing is installed" $README
+part "what runs side by side" tests/e2e tests/chart -m "not alone" -n "${E2E_JOBS:-3}" --dist loadgroup
+part "what needs the cluster for itself" tests/e2e tests/chart -m alone --ignore $README
+say "done"
+[ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
