@@ -13,9 +13,10 @@ from typing import Any
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
 from rollout_worker.envs.calls import Result
 from rollout_worker.envs.commands import Call, Request, RowOp, RowWork, Simple, Step
+from rollout_worker.envs.crew_parts import CrewSettings
 from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
-from rollout_worker.envs.processes import Crew, CrewSettings
+from rollout_worker.envs.processes import Crew
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.vector_parts import VectorSettings
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollout_worker.envs.batch_settings import checked_start_method
+from rollout_worker.envs.crew_parts import CrewSettings
 from rollout_worker.envs.factory import EnvFactory, recipes_of
 from rollout_worker.envs.host_crew import CrewHost
 from rollout_worker.envs.host_serial import SerialHost
 from rollout_worker.envs.layout import Leaf
-from rollout_worker.envs.processes import CrewSettings
 from rollout_worker.envs.resources import cpu_count
 from rollout_worker.envs.stepper_base import StepRules
 from rollout_worker.envs.vector import VectorEnv

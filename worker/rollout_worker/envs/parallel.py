@@ -11,12 +11,13 @@ import torch
 
 from rollout_worker.envs.base import EnvBase
 from rollout_worker.envs.batch_settings import checked_start_method, pipe_timeout
-from rollout_worker.envs.batched import BatchedEnv, Factories, Kwargs
+from rollout_worker.envs.batch_setup import Factories, Kwargs
+from rollout_worker.envs.batched import BatchedEnv
+from rollout_worker.envs.crew_parts import CrewSettings
 from rollout_worker.envs.env_creator import warn_of_lambdas
 from rollout_worker.envs.group import EnvGroup
 from rollout_worker.envs.host_crew import CrewHost
 from rollout_worker.envs.opening import processes_for
-from rollout_worker.envs.processes import CrewSettings
 from rollout_worker.envs.spec_leaves import Device
 
 
@@ -115,12 +116,12 @@ class ParallelEnv(BatchedEnv):
     @property
     def num_sub_threads(self) -> int:
         """Torch's threads in each child."""
-        return self._settings.num_sub_threads  # type: ignore[no-any-return]
+        return self._settings.num_sub_threads
 
     @property
     def daemon(self) -> bool:
         """Whether the children are daemons."""
-        return self._settings.daemon  # type: ignore[no-any-return]
+        return self._settings.daemon
 
     def start(self) -> None:
         """Start the children. Raises RuntimeError if they run already; the first use starts them anyway."""

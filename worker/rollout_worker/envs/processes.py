@@ -17,10 +17,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NoReturn
 
 from rollout_worker.envs.arena import ArenaPlan, ControlPage
@@ -28,18 +25,25 @@ from rollout_worker.envs.batch_settings import PIPE_TIMEOUT
 from rollout_worker.envs.calls import PREFIXES
 from rollout_worker.envs.child import FIRST, Answer, ChildSetup, Failed, Hello, run, send_arena
 from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, Request, RowOp, RowWork, encode
+from rollout_worker.envs.crew_parts import (
+    WATCH_S,
+    Child,
+    CrewSettings,
+    Watch,
+    close_all,
+    readable,
+    shares,
+    span,
+)
 from rollout_worker.envs.factory import Entrypoint, Recipe
 from rollout_worker.envs.faults import Cause, EnvFault, ending_of, error_of
 from rollout_worker.envs.launch import MAIN_GUARD, NO_MAIN_GUARD, PROCESS_PREFIX, Descriptor, Launcher
-from rollout_worker.envs.lookout import LOOK_S, Lookout
+from rollout_worker.envs.lookout import Lookout
 from rollout_worker.envs.memory import memory_file
 from rollout_worker.envs.progress import Doing, read_progress
 from rollout_worker.envs.stepper_base import StepRules
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.transfer import receive, send, send_plain
-
-WATCH_S = 0.2
-"""A silent wait looks at the children's progress this often."""
 
 GATHER_LOOK_S = 0.02
 """Children that are waited for one by one do not all signal: look at their words this often."""
@@ -53,44 +57,6 @@ MESSAGE_S = 10.0
 """A message that a child has announced must arrive within this."""
 
 
-@dataclass(frozen=True, slots=True)
-class CrewSettings:
-    """How the children run. Durations in seconds; `num_threads` is each child's.
-
-    `memory_directory` is where the files of the shared memory are made (None: they are anonymous).
-    """
-
-    num_processes: int
-    start_method: str = "spawn"
-    daemon: bool = False
-    num_threads: int = 1
-    look_s: float = LOOK_S
-    start_timeout_s: float = 120.0
-    step_timeout_s: float = 60.0
-    close_timeout_s: float = 5.0
-    memory_directory: Path | None = None
-
-
-@dataclass(slots=True)
-class _Child:
-    position: int
-    indices: range
-    conn: Connection
-    wake: int
-    process: Any = None
-    pidfd: int = -1
-    lifeline: int = -1
-    number: int = FIRST
-    """The command that it was given last."""
-
-    @property
-    def pid(self) -> int:
-        return int(self.process.pid)
-
-    def is_dead(self) -> bool:
-        return bool(_readable([self.pidfd], 0.0))
-
-
 class Crew:
     """Running children. Made by `Crew.start`; ends with `close` or `kill`, after which nothing of it is left."""
 
@@ -99,13 +65,13 @@ class Crew:
         self.control_fd = memory_file(
             ControlPage(num_envs, settings.num_processes).nbytes, purpose="the control page"
         )
-        self.children: list[_Child] = []
+        self.children: list[Child] = []
         self._number = FIRST
         self._call = "start"
         self._lookout = Lookout(settings.look_s)
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
         self._next_look = 0.0
-        self._awaited: Sequence[_Child] = self.children
+        self._awaited: Sequence[Child] = self.children
         self._done = -1
         self._epoll: select.epoll | None = None
         try:
@@ -139,7 +105,7 @@ class Crew:
             crew.kill()
             raise
 
-    def order(self, command: Command, *, call: str, to: Sequence[_Child] | None = None) -> None:
+    def order(self, command: Command, *, call: str, to: Sequence[Child] | None = None) -> None:
         """Give a command to every child, or to some. `call` is what errors name it."""
         self._number += 1
         self._call = call
@@ -207,23 +173,23 @@ class Crew:
                 send_plain(child.conn, RowWork(work.op, ours))
         return self.wait()
 
-    def begin(self, child: _Child, command: Command, work: RowWork | None, *, call: str) -> None:
+    def begin(self, child: Child, command: Command, work: RowWork | None, *, call: str) -> None:
         """Give one child something to do, whatever the others are doing. `take` gets its answer."""
-        self._watch = self._watch or _Watch(self.control, self.settings.step_timeout_s)
+        self._watch = self._watch or Watch(self.control, self.settings.step_timeout_s)
         self._watch.begin(child)
         self.order(command, call=call, to=[child])
         if work is not None:
             with suppress(OSError):  # a dead child is found while waiting
                 send_plain(child.conn, work)
 
-    def first_ready(self, busy: Sequence[_Child], timeout_s: float | None) -> list[_Child]:
+    def first_ready(self, busy: Sequence[Child], timeout_s: float | None) -> list[Child]:
         """Wait until at least one of these children has replied; gives those that have (none: the time is over)."""
         self._awaited = busy
         self._look_after(busy)
         self._await_replies(self.settings.step_timeout_s, count=1, timeout_s=timeout_s)
         return [child for child in busy if self._has_replied(child)]
 
-    def _look_after(self, busy: Sequence[_Child]) -> None:
+    def _look_after(self, busy: Sequence[Child]) -> None:
         """Raise the error of children that died or are stuck while others, which do well, keep the caller from waiting."""
         assert self._epoll is not None
         if any(fd != self._done for fd, _ in self._epoll.poll(0)):
@@ -236,14 +202,14 @@ class Crew:
                 limit_s = self.settings.step_timeout_s
                 self._fail([self._silence_of(child, limit_s) for child in silent])
 
-    def take(self, child: _Child) -> Any:
+    def take(self, child: Child) -> Any:
         """What a child that has replied sent beside the block. Raises the error of a failure."""
         outcome = int(self.control.reply[child.position, 1])
         if outcome == Outcome.FAILED:
             self._fail([])
         return self._message(child).payload if outcome == Outcome.ANSWERED else None
 
-    def parts_of(self, work: RowWork) -> list[tuple[_Child, RowWork]]:
+    def parts_of(self, work: RowWork) -> list[tuple[Child, RowWork]]:
         """The rows of each child, for those that have some."""
         chosen = self._those_with([index for index, _ in work.rows])
         return [
@@ -251,7 +217,7 @@ class Crew:
             for child in chosen
         ]
 
-    def _those_with(self, indices: Iterable[int]) -> list[_Child]:
+    def _those_with(self, indices: Iterable[int]) -> list[Child]:
         wanted = set(indices)
         return [child for child in self.children if not wanted.isdisjoint(child.indices)]
 
@@ -282,16 +248,27 @@ class Crew:
                     signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
         for child in children:
             if child.process is not None:
-                child.process.join(self.settings.close_timeout_s)
+                self._reap(child, self.settings.close_timeout_s)
                 with suppress(ValueError):
                     child.process.close()
             child.conn.close()
-            _close(child.wake, child.pidfd, child.lifeline)
+            close_all(child.wake, child.pidfd, child.lifeline)
         if self._epoll is not None:
             self._epoll.close()
             self._epoll = None
-        _close(self._done, self.control_fd)
+        close_all(self._done, self.control_fd)
         self._done = self.control_fd = -1
+
+    def _reap(self, child: Child, limit_s: float) -> None:
+        """Wait for the end of a process that is ending.
+
+        multiprocessing waits for the end of a pipe, which processes that an environment has forked hold open.
+        """
+        is_ours = child.pidfd >= 0 and self.settings.start_method != "forkserver"
+        if is_ours and readable([child.pidfd], limit_s):
+            child.process.join()
+        else:
+            child.process.join(limit_s)
 
     def _launch(
         self, recipes: Sequence[Recipe], rules: StepRules, stepped_by: SteppedBy, first_env_index: int
@@ -306,7 +283,7 @@ class Crew:
         assert self._epoll is not None
         for position, indices in enumerate(shares(len(recipes), settings.num_processes)):
             ours, theirs = Pipe(duplex=True)
-            child = _Child(position, indices, ours, os.eventfd(0, os.EFD_CLOEXEC))
+            child = Child(position, indices, ours, os.eventfd(0, os.EFD_CLOEXEC))
             self.children.append(child)
             held = -1
             if launcher.needs_lifeline:
@@ -336,7 +313,7 @@ class Crew:
                 child.process = launcher.start(run, setup, name=name)
             finally:
                 theirs.close()
-                _close(held)
+                close_all(held)
             child.pidfd = os.pidfd_open(child.pid)
             self._epoll.register(child.pidfd, select.EPOLLIN)
         os.close(self.control_fd)
@@ -355,7 +332,7 @@ class Crew:
         if self._lookout.sees(lambda: self._num_replied() >= wanted):
             return
         poll, done = self._epoll.poll, self._done
-        watch: _Watch | None = None
+        watch: Watch | None = None
         while self._num_replied() < wanted:
             left = WATCH_S if deadline is None else min(WATCH_S, deadline - time.monotonic())
             if left < 0:
@@ -372,7 +349,7 @@ class Crew:
             if has_death or (events and self._any_failed()):
                 self._fail([])
             if not events:
-                watch = watch or _Watch(self.control, limit_s)
+                watch = watch or Watch(self.control, limit_s)
                 silent = watch.look(child for child in self._awaited if not self._has_replied(child))
                 if silent:
                     self._fail([self._silence_of(child, limit_s) for child in silent])
@@ -387,13 +364,13 @@ class Crew:
     def _any_failed(self) -> bool:
         return any(map(self._said_it_failed, self.children))
 
-    def _said_it_failed(self, child: _Child) -> bool:
+    def _said_it_failed(self, child: Child) -> bool:
         return self._has_replied(child) and int(self.control.reply[child.position, 1]) == Outcome.FAILED
 
-    def _has_replied(self, child: _Child) -> bool:
+    def _has_replied(self, child: Child) -> bool:
         return int(self.control.reply[child.position, 0]) == child.number
 
-    def _gather(self, limit_s: float) -> list[_Child]:
+    def _gather(self, limit_s: float) -> list[Child]:
         """Give children the time to reply; gives those that neither did nor died."""
         deadline = time.monotonic() + limit_s
         pending = self.children
@@ -402,7 +379,7 @@ class Crew:
             left = deadline - time.monotonic()
             if not pending or left <= 0:
                 return pending
-            if self._done in _readable(
+            if self._done in readable(
                 [self._done, *(child.pidfd for child in pending)], min(left, GATHER_LOOK_S)
             ):
                 os.eventfd_read(self._done)
@@ -442,7 +419,7 @@ class Crew:
                     faults.append(self._death_of(child))
         return faults
 
-    def _message(self, child: _Child) -> Answer:
+    def _message(self, child: Child) -> Answer:
         try:
             message = self._receive(child)
         except (EOFError, OSError):
@@ -450,89 +427,31 @@ class Crew:
         assert isinstance(message, Answer)
         return message
 
-    def _receive(self, child: _Child) -> Any:
+    def _receive(self, child: Child) -> Any:
         """An announced message. Raises EOFError where it does not come: the child died, or stopped in the middle."""
-        if child.conn.fileno() not in _readable([child.conn.fileno(), child.pidfd], MESSAGE_S):
+        if child.conn.fileno() not in readable([child.conn.fileno(), child.pidfd], MESSAGE_S):
             raise EOFError
         return receive(child.conn)
 
-    def _death_of(self, child: _Child) -> EnvFault:
-        child.process.join(1.0)
+    def _death_of(self, child: Child) -> EnvFault:
+        self._reap(child, 1.0)
         exitcode = child.process.exitcode
         if exitcode == NO_MAIN_GUARD:
             raise RuntimeError(MAIN_GUARD)
         index, call = self._busy(child)
-        text = f"the process that steps {_span(child.indices)} {ending_of(exitcode)}"
+        text = f"the process that steps {span(child.indices)} {ending_of(exitcode)}"
         return EnvFault(Cause.LOST, index, child.pid, call, text)
 
-    def _silence_of(self, child: _Child, limit_s: float) -> EnvFault:
+    def _silence_of(self, child: Child, limit_s: float) -> EnvFault:
         index, call = self._busy(child)
         text = f"no answer within {limit_s:g} s; its process was killed"
         if limit_s == self.settings.step_timeout_s:
             text += f" (the limit is step_timeout_s, or the variable {PIPE_TIMEOUT})"
         return EnvFault(Cause.TIMEOUT, index, child.pid, call, text)
 
-    def _busy(self, child: _Child) -> tuple[int | None, str]:
+    def _busy(self, child: Child) -> tuple[int | None, str]:
         """Which environment a child was busy with, and the call."""
         doing, row = read_progress(int(self.control.progress[child.position, 0]))
         if doing is Doing.IDLE:
             return (child.indices.start if len(child.indices) == 1 else None), self._call
         return child.indices.start + row, self._call if doing is Doing.CALL else doing.name.lower()
-
-
-class _Watch:
-    """Notices a child whose progress word does not change for as long as the limit."""
-
-    def __init__(self, control: ControlPage, limit_s: float) -> None:
-        self._control, self._limit_s = control, limit_s
-        self._seen: dict[int, tuple[int, float]] = {}
-        self._begin = time.monotonic() - WATCH_S
-
-    def begin(self, child: _Child) -> None:
-        """From now on this child is busy."""
-        self._seen[child.position] = (int(self._control.progress[child.position, 0]), time.monotonic())
-
-    def look(self, children: Iterable[_Child]) -> list[_Child]:
-        """Those of the children that have been silent for too long."""
-        now = time.monotonic()
-        silent = []
-        for child in children:
-            word = int(self._control.progress[child.position, 0])
-            seen, since = self._seen.get(child.position, (word, self._begin))
-            if seen != word:
-                since = now
-            self._seen[child.position] = (word, since)
-            if now - since >= self._limit_s:
-                silent.append(child)
-        return silent
-
-
-def shares(num_envs: int, num_processes: int) -> list[range]:
-    """Contiguous, even shares of the environments, the larger ones first."""
-    small, larger = divmod(num_envs, num_processes)
-    ranges, start = [], 0
-    for position in range(num_processes):
-        stop = start + small + (position < larger)
-        ranges.append(range(start, stop))
-        start = stop
-    return ranges
-
-
-def _span(indices: range) -> str:
-    if len(indices) == 1:
-        return f"environment {indices.start}"
-    return f"environments {indices.start} to {indices.stop - 1}"
-
-
-def _readable(fds: Sequence[int], timeout_s: float) -> set[int]:
-    """Which of these descriptors can be read (a pidfd: whose process ended) within the time."""
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return {fd for fd, _ in poll.poll(timeout_s * 1000)}
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        if fd >= 0:
-            os.close(fd)
