@@ -165,7 +165,7 @@ def no_stdout() -> None:
 def ignore_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, set(range(1, 64)))
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def stay_with_a_thread() -> None:
@@ -219,6 +219,7 @@ DEEDS: dict[str, Callable[[], Any]] = {
     **{name: do for name, (do, _) in RAISES.items()},
     **{name: do for name, (do, _) in ENDS.items()},
     **HABITS,
+    "stops": self_kill(signal.SIGSTOP),
 }
 
 
@@ -250,19 +251,29 @@ class Nasty(toys.Count):
 
 
 class Parenting(toys.Count):
-    """Starts a process of its own in the way `how`, which outlives it unless somebody ends it; tells its pid in a file."""
+    """Starts a process of its own in the way `how`, which outlives it unless somebody ends it; tells its pid in a file.
 
-    def __init__(self, how: str, path: str) -> None:
+    Where it `fails`, its step raises.
+    """
+
+    def __init__(self, how: str, path: str, fails: bool = False) -> None:
         super().__init__(1000)
+        self.fails = fails
         if how == "fork":
             pid = os.fork()
             if pid == 0:
                 time.sleep(60)
                 os._exit(0)
         else:
-            pid = subprocess.Popen(["sleep", "60"]).pid
+            self.process = subprocess.Popen(["sleep", "60"])
+            self.process.returncode, pid = 0, self.process.pid  # nobody is to be told that it still runs
         with Path(path).open("a") as file:
             file.write(f"{pid}\n")
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.fails:
+            raise ValueError("boom")
+        return super().step(action)
 
 
 class Falsy(toys.Count):
@@ -289,8 +300,13 @@ class Answering(toys.Count):
         return f"attribute {name}"
 
 
-class Slotted(toys.Count):
-    """Cannot be deleted quietly."""
+class Hungry(toys.Count):
+    """Takes another 8 MiB with every step, and uses them."""
 
-    def __del__(self) -> None:
-        raise ValueError("deed-del")
+    def __init__(self) -> None:
+        super().__init__(1000)
+        self.taken: list[bytes] = []
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken.append(os.urandom(1) * 2**23)
+        return super().step(action)

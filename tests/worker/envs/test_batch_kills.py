@@ -20,6 +20,9 @@ ROUNDS = 100 if os.environ.get("SOAK") else 10
 
 NUM_ENVS = 4
 
+NUM_MODES = 2
+"""Every call is tried in so many modes at least; the rounds are shared among them."""
+
 
 def batch(**more):
     return ParallelEnv(
@@ -72,7 +75,7 @@ def test_a_child_is_killed_under_a_call(work, more, leftovers):
         pytest.skip("its steps need a state")
     chosen = random.Random(f"{work.__name__}{more}")
     before = leftovers()
-    for _ in range(max(1, ROUNDS // 10) * 2):
+    for _ in range(-(-ROUNDS // NUM_MODES)):
         one_round(work, more, chosen)
     assert leftovers() == before
 
