@@ -30,12 +30,13 @@ FAKE = {"type": "kwok"}
 
 def until(look, *, within=30.0, what="it"):
     """What `look` returns once it is true; what it last saw otherwise."""
-    deadline, seen = time.monotonic() + within, None
+    deadline, seen, wait = time.monotonic() + within, None, 0.1
     while time.monotonic() < deadline:
         seen = look()
         if seen:
             return seen
-        time.sleep(0.1)
+        time.sleep(wait)
+        wait = min(0.5, wait * 1.2)  # a look is a kubectl: many of them keep a processor busy
     raise AssertionError(f"{what} did not come within {within:.0f} s: {seen!r}")
 
 
