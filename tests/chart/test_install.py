@@ -1,162 +1,234 @@
-"""The life of an installation on a real cluster: install, what the notes say, upgrade, rollback, uninstall, install again.
+"""The life of an installation on a real cluster, in both Helms: the version before, upgrade, rollback, uninstall, again.
 
-Needs KUBECONFIG and images: E2E_TAG and E2E_REGISTRY say which (`make e2e` builds them). One release in a namespace that
-enforces the restricted Pod Security Standard; the tests go through its life in order, so they are one test.
+One release in a namespace that enforces the restricted level, with the chart's defaults. The tests go through its life in
+order, so they are one test. Nothing of it may touch a worker that runs.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
+import socket
 import subprocess
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import audit_log
+import installed
+import previous
 import pytest
+from installed import Commands, Refused, Release, until
+from previous import Previous
+from small_jobs import code, job
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts" / "rollout"
-PLAIN_CRD = ROOT / "charts" / "rollout-crd.yaml"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("chart")]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("chart")]
+CRD = "rolloutjobs.rolloutjob.dev"
+QUICK = {"operator": {"observeSeconds": 1, "progressSeconds": 1}}
 
 
-class Installation:
-    """One release, and commands as a user would type them."""
-
-    def __init__(self, helm: str, kubectl: str, name: str) -> None:
-        self.name = name
-        self._programs = {"helm": helm, "kubectl": kubectl}
-        tag, registry = os.environ["E2E_TAG"], os.environ.get("E2E_REGISTRY", "")
-        images = {program: {"image": {"tag": tag}} for program in ("operator", "gateway", "redis", "worker")}
-        self.values: dict[str, Any] = {"global": {"imageRegistry": registry}, **images}
-
-    def run(self, program: str, *arguments: str, text: str = "", timeout_s: float = 200) -> str:
-        done = subprocess.run(
-            [self._programs[program], "--namespace", self.name, *arguments],
-            input=text,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        assert done.returncode == 0, f"{program} {' '.join(arguments)}: {done.stderr}{done.stdout}"
-        return done.stdout
-
-    def helm(self, *arguments: str, **values: Any) -> str:
-        return self.run("helm", *arguments, "--values", "-", text=json.dumps(self.values | values))
-
-    def install(self, **values: Any) -> float:
-        """Seconds until everything was ready."""
-        started = time.monotonic()
-        self.helm("install", self.name, str(CHART), "--wait", "--timeout", "150s", **values)
-        return time.monotonic() - started
-
-    def get(self, kind: str, name: str = "") -> Any:
-        return json.loads(self.run("kubectl", "get", kind, *filter(None, [name]), "--output", "json"))
-
-    def password(self) -> str:
-        return base64.b64decode(self.get("secret", f"{self.name}-rollout-redis")["data"]["password"]).decode()
-
-    def pods(self, label: str) -> dict[str, str]:
-        """Name and UID of those that are not on their way out."""
-        found = json.loads(self.run("kubectl", "get", "pods", "--selector", label, "--output", "json"))[
-            "items"
-        ]
-        return {
-            pod["metadata"]["name"]: pod["metadata"]["uid"]
-            for pod in found
-            if not pod["metadata"].get("deletionTimestamp")
-        }
-
-    def until(self, condition: Callable[[], Any], what: str, limit_s: float = 60) -> None:
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            assert time.monotonic() < deadline, f"no {what} after {limit_s:.0f} s"
-            time.sleep(0.3)
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Previous:
+    """The version before."""
+    return previous.make(tmp_path_factory.mktemp("previous"))
 
 
 @pytest.fixture
-def installation(helm: Any, kubectl: str) -> Iterator[Installation]:
-    if not os.environ.get("E2E_TAG"):
-        pytest.skip("needs images on the cluster: run `make e2e`, or set E2E_TAG")
-    found = Installation(helm.program, kubectl, f"t{uuid.uuid4().hex[:6]}")
-    subprocess.run(
-        [kubectl, "apply", "--server-side", "--force-conflicts", "-f", str(PLAIN_CRD)], check=True, timeout=30
-    )
-    subprocess.run([kubectl, "create", "namespace", found.name], check=True, timeout=30)
-    label = "pod-security.kubernetes.io/enforce=restricted"
-    subprocess.run([kubectl, "label", "namespace", found.name, label], check=True, timeout=30)
-    yield found
-    subprocess.run(
-        [found._programs["helm"], "--namespace", found.name, "uninstall", found.name], timeout=60, check=False
-    )
-    subprocess.run([kubectl, "delete", "namespace", found.name, "--wait=false"], timeout=60, check=False)
-
-
-def notes_commands(installation: Installation) -> str:
-    """What the notes tell people to type, up to the first job's end; the rest opens a port and stays."""
-    notes = installation.run("helm", "get", "notes", installation.name)
-    lines = [line.removeprefix("  ") for line in notes.splitlines() if line.startswith("  ")]
-    end = next(i for i, line in enumerate(lines) if "get rolloutjobs" in line)
-    return "\n".join(lines[: end + 1])
-
-
-LONG_JOB = """
-apiVersion: rolloutjob.dev/v1alpha1
-kind: RolloutJob
-metadata: {name: long}
-spec:
-  env: {entrypoint: "rollout_worker.envs:GymEnv", kwargs: {env_name: CartPole-v1}}
-  policy: {entrypoint: "policy:make_policy"}
-  code: {configMapRef: {name: first-code}}
-  collector: {framesPerBatch: 64}
-"""
+def home() -> Iterator[Commands]:
+    """A namespace, and at the end the definition of this checkout again."""
+    installed.image_values()
+    with installed.namespaces("life") as (found,):
+        try:
+            yield found
+        finally:
+            plain = str(installed.PLAIN_CRD)
+            found("apply", "--server-side", "--force-conflicts", "-f", plain)
 
 
 @pytest.mark.probe("P-49")
 @pytest.mark.probe("P-55")
-def test_life_of_an_installation(installation: Installation) -> None:
-    name = installation.name
-    assert installation.install() < 120
+@pytest.mark.parametrize("helm_name", ["helm", "helm3"])
+def test_life_of_an_installation(home: Commands, older: Previous, helm_name: str) -> None:
+    installed.program(helm_name)
+    record = _audit()
+    life = _Life(home, older, helm_name)
+    life.install_previous()
+    life.upgrade_the_operator_alone()
+    life.upgrade()
+    life.roll_back()
+    life.uninstall()
+    life.install_again()
+    if helm_name == "helm":  # what they print is the same
+        _follow_the_notes(life.release)
+    home("delete", "rolloutjobs", "--all", "--timeout=90s", within_s=100)
+    until(lambda: not life.workers(), "end of the workers")
+    _nothing_was_forbidden(life.release, record)
 
-    commands = f"set -eu\nexport PATH={Path(installation._programs['helm']).parent}:$PATH\n{notes_commands(installation)}"
-    done = subprocess.run(["bash", "-c", commands], capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert installation.get("rolloutjob", "first")["status"]["progress"]["frames"] == 102400
 
-    # An upgrade touches no worker, and keeps what was drawn at the start.
-    installation.run("kubectl", "apply", "-f", "-", text=LONG_JOB)
-    workers = "rolloutjob.dev/job-name=long"
-    installation.until(lambda: installation.pods(workers), "worker")
-    password, before = installation.password(), installation.pods(workers)
-    installation.helm(
-        "upgrade", name, str(CHART), "--wait", "--timeout", "150s",
-        operator={"image": {"tag": os.environ["E2E_TAG"]}, "logLevel": "DEBUG"},
-    )  # fmt: skip
-    assert installation.password() == password
-    assert installation.pods(workers) == before
-    installation.run("helm", "rollback", name, "1", "--wait", "--timeout", "150s")
-    assert installation.password() == password
-    assert installation.pods(workers) == before
+class _Life:
+    """The steps, each from where the one before ended. `long` is a job that runs through all of them."""
 
-    # What goes, and what stays.
-    assert len(json.dumps(installation.get("secret"))) < 1024 * 1024
-    installation.run("helm", "uninstall", name, "--wait", "--timeout", "100s")
-    assert installation.get("rolloutjob", "long")["metadata"].get("finalizers") is None
-    installation.until(
-        lambda: (
-            not installation.pods(f"app.kubernetes.io/instance={name},app.kubernetes.io/component=operator")
-        ),
-        "end of the operator",
+    def __init__(self, home: Commands, older: Previous, helm_name: str) -> None:
+        self.older = older
+        values = installed.merged(installed.image_values(), QUICK)
+        self.release = Release(Commands(home.namespace, helm_name=helm_name), values)
+        self.home = self.release.home
+        self.kept: dict[str, Any] = {}
+
+    def workers(self) -> dict[str, str]:
+        """Pods of the job that runs."""
+        return self.home.workers("long")
+
+    def drawn(self) -> dict[str, str]:
+        """What the chart drew at the first installation."""
+        full = self.release.full
+        names = {f"{full}-redis": "password", f"{full}-gateway": "session-key"}
+        return {name: self.home.get("secret", name)["data"][key] for name, key in names.items()}
+
+    def untouched(self) -> None:
+        """Neither workers nor secrets have changed since the first installation."""
+        assert self.workers() == self.kept["workers"]
+        assert self.drawn() == self.kept["drawn"]
+        assert self.home.status("long")["workerGroups"][0].get("failures", 0) == 0
+
+    def install_previous(self) -> None:
+        """With the older definition, as Helm would have put it there."""
+        previous.put_definition(self.home, self.release.name, self.older.definition)
+        self.home("create", "-f", "-", text=json.dumps(self.older.contract))
+        new, self.release.values = self.release.values, self.older.values(self.release.values)
+        self.release.chart = self.older.chart
+        assert self.release.install() < 60 + 60  # seconds; the machine does other things too
+        self.release.values, self.release.chart = new, installed.CHART
+        self.home.apply(code(), job("long"))
+        self.home.ready("long", 1)
+        self.kept = {"workers": self.workers(), "drawn": self.drawn()}
+        with pytest.raises(Refused, match=f"unknown field.*{previous.FIELD}"):
+            self.home.apply(_with_new_field())
+
+    def upgrade_the_operator_alone(self) -> None:
+        """Somebody leaves the definition to others, who are late: nothing is written, and it is said what is missing."""
+        self.home.helm(
+            "upgrade", self.release.name, str(installed.CHART),
+            values=installed.merged(self.release.values, {"crds": {"install": False}}),
+        )  # fmt: skip
+        operator = f"deployment/{self.release.full}-operator"
+
+        def said() -> str:
+            try:
+                return self.home("logs", operator)
+            except Refused:  # the old pod has gone, the new one is not there yet
+                return ""
+
+        until(lambda: previous.FIELD in said(), "word of the missing field", within_s=90)
+        assert self.home.get("customresourcedefinition", CRD), "what Helm no longer has in the release stays"
+        assert not self.home.get("deployment", f"{self.release.full}-operator")["status"].get("readyReplicas")
+        self.untouched()
+
+    def upgrade(self) -> None:
+        """To this version, definition and all."""
+        self.release.upgrade()
+        self.untouched()
+        self.home.apply(_with_new_field())
+        collector = self.home.get("rolloutjob", "new")["spec"]["collector"]
+        assert collector[previous.FIELD] is True
+        # Written by the operator too, which knows the field.
+        until(lambda: self.home.status("new").get("observedGeneration"), "status of the new job")
+        assert self.home.get("rolloutjob", "new")["spec"]["collector"][previous.FIELD] is True
+        self.home("delete", "rolloutjob", "new")
+
+    def roll_back(self) -> None:
+        """To the first revision, and on to this version again."""
+        self.home.helm("rollback", self.release.name, "1", "--wait", "--timeout", "150s")
+        self.untouched()
+        schema = json.dumps(self.home.get("customresourcedefinition", CRD)["spec"])
+        assert previous.FIELD not in schema, "a rollback takes the definition along"
+        until(lambda: self.home.status("long").get("readyWorkers") == "1/1", "the job as it was")
+
+    def uninstall(self) -> None:
+        """What goes, and what stays."""
+        for secret in self.home.get("secrets", "", "--selector", "owner=helm")["items"]:
+            assert len(json.dumps(secret)) < 1024 * 1024
+        self.release.uninstall()
+        instance = f"app.kubernetes.io/instance={self.release.name}"
+        until(lambda: not self.home.pods(instance), "end of the platform's pods")
+        assert self.home.get("customresourcedefinition", CRD)
+        assert not self.home.get("rolloutjob", "long")["metadata"].get("finalizers")
+        assert self.workers() == self.kept["workers"], "workers go on without the operator"
+        assert f"{self.release.full}-redis" in self.drawn_names()
+
+    def drawn_names(self) -> list[str]:
+        """Secrets that are there."""
+        return [secret["metadata"]["name"] for secret in self.home.get("secrets")["items"]]
+
+    def install_again(self) -> None:
+        """The password is found, and the definition; the job is taken up as it is."""
+        password = self.kept["drawn"][f"{self.release.full}-redis"]
+        self.release.install()
+        assert self.drawn()[f"{self.release.full}-redis"] == password
+        assert previous.FIELD in json.dumps(self.home.get("customresourcedefinition", CRD)["spec"])
+        until(lambda: self.workers(), "workers")
+
+
+def _with_new_field() -> dict[str, Any]:
+    found = job("new")
+    found["spec"]["collector"][previous.FIELD] = True
+    found["spec"]["suspend"] = True
+    return found
+
+
+def _follow_the_notes(release: Release) -> None:
+    """Every command that the notes print, word by word, in one shell."""
+    home = release.home
+    notes = home.helm("get", "notes", release.name)
+    lines = [line.removeprefix("  ") for line in notes.splitlines() if line.startswith("  ")]
+    commands = "\n".join(lines)
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 8080)) == 0:  # somebody else's here
+            commands = commands.replace("8080:", "18080:").replace("127.0.0.1:8080", "127.0.0.1:18080")
+    for word in (
+        "rollout status",
+        "helm test",
+        "apply -f -",
+        "wait rolloutjob/first",
+        "port-forward",
+        "curl",
+    ):
+        assert word in commands
+    folder = Path(installed.program("helm")).parent
+    script = f"set -eu\nexport PATH={folder}:$PATH\ntrap 'kill $(jobs -p)' EXIT\n{commands}\n"
+    environ = {**os.environ, "KUBECONFIG": str(home.kubeconfig)}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=330, check=False
     )
-    assert installation.pods(workers) == before, "workers go on without the operator"
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert home.get("rolloutjob", "first")["status"]["progress"]["frames"] == 102400
+    answer = json.loads(done.stdout[done.stdout.rindex('{"') :])
+    assert answer["state"] == "Complete", answer
 
-    # Found again.
-    installation.install()
-    installation.run("kubectl", "delete", "rolloutjob", "--all", "--wait=true", "--timeout=60s")
-    installation.until(lambda: not installation.pods(workers), "end of the workers", 90)
+
+def _audit() -> audit_log.Audit | None:
+    try:
+        return audit_log.audit()
+    except pytest.skip.Exception:
+        return None
+
+
+def _nothing_was_forbidden(release: Release, record: audit_log.Audit | None) -> None:
+    """With the defaults nothing is cluster-wide, the gateway's account has no rights at all, and neither misses any."""
+    home = release.home
+    for component, wanted in (("operator", {home.namespace}), ("gateway", set())):
+        assert set(audit_log.granted(f"{release.full}-{component}", home.namespace)) == wanted
+        if record is not None:
+            user = f"system:serviceaccount:{home.namespace}:{release.full}-{component}"
+            assert [call for call in record.of(user) if call.code in (401, 403)] == []
+
+
+@pytest.mark.probe("P-49")
+def test_plain_apply_of_the_definition(home: Commands) -> None:
+    """Client-side too, which keeps a copy in an annotation of at most 256 KiB; twice, as people do."""
+    for _ in range(2):
+        assert CRD in home("apply", "--dry-run=server", "-f", str(installed.PLAIN_CRD))
+    document = home.get("customresourcedefinition", CRD)
+    document["metadata"].pop("managedFields", None)
+    assert len(json.dumps(document["spec"], separators=(",", ":"))) <= 120 * 1024

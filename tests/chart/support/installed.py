@@ -138,7 +138,7 @@ class Commands:
         except AssertionError as error:
             raise AssertionError(f"{error}; {name} says {self.status(name)}") from None
 
-    def ready(self, name: str, count: int, within_s: float = 90.0) -> None:
+    def ready(self, name: str, count: int, within_s: float = 180.0) -> None:
         """Wait until a job has exactly so many workers, all ready."""
         until(
             lambda: self.status(name).get("readyWorkers") == f"{count}/{count}",
