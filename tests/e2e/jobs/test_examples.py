@@ -38,6 +38,14 @@ def code(platform, examples):
     platform.kube.run("apply", "-f", str(examples / "cartpole" / "code.yaml"))
 
 
+def small(job):
+    """The job with requests that fit on small nodes beside other tests."""
+    for group in job["spec"]["workerGroups"]:
+        for container in group["template"]["spec"]["containers"]:
+            container["resources"]["requests"] = {"cpu": "50m", "memory": "200Mi"}
+    return job
+
+
 def test_an_environment_of_ones_own(kube, examples):
     kube.run("apply", "-f", f"{examples / 'custom_env'}/")
 
@@ -61,7 +69,7 @@ def test_a_group_of_gpus(kube, examples, code):
     ]
     if not offered:
         pytest.skip("no node of this cluster offers nvidia.com/gpu: `cluster up --gpus 2`")
-    kube.run("apply", "-f", str(examples / "cluster" / "gpu.yaml"))
+    kube.apply(small(yaml.safe_load((examples / "cluster" / "gpu.yaml").read_text())))
 
     message = kube.wait_condition("cartpole-gpu", "Failed", "True", "ConfigurationError", within=120)
     assert "asks for device Cuda, but this worker sees no GPU" in message
@@ -79,7 +87,7 @@ def test_a_group_of_gpus(kube, examples, code):
 
 def test_a_queue_of_kueue(kube, examples, code):
     """Kueue's part is played here: its webhook gates the pods of its queues, and takes the gate away where there is room."""
-    job = yaml.safe_load((examples / "cluster" / "kueue.yaml").read_text())
+    job = small(yaml.safe_load((examples / "cluster" / "kueue.yaml").read_text()))
     (group,) = job["spec"]["workerGroups"]
     gate = {"name": "kueue.x-k8s.io/admission"}
     group["template"]["spec"]["schedulingGates"] = [gate]
