@@ -162,12 +162,15 @@ class _Life:
         return [secret["metadata"]["name"] for secret in self.home.get("secrets")["items"]]
 
     def install_again(self) -> None:
-        """The password is found, and the definition; the job is taken up as it is."""
+        """Password and definition are found; the job goes on where its data was kept, and says so where it was not."""
         password = self.kept["drawn"][f"{self.release.full}-redis"]
         self.release.install()
         assert self.drawn()[f"{self.release.full}-redis"] == password
         assert previous.FIELD in json.dumps(self.home.get("customresourcedefinition", CRD)["spec"])
-        until(lambda: self.workers(), "workers")
+        if self.home.get("persistentvolumeclaims")["items"]:
+            self.home.ready("long", 1)
+        else:  # this cluster's storage does not go with the restricted level, as the notes say
+            self.home.condition("long", "Failed", "True", "StateLost")
 
 
 def _with_new_field() -> dict[str, Any]:
@@ -203,7 +206,7 @@ def _follow_the_notes(release: Release) -> None:
     )
     assert done.returncode == 0, done.stderr + done.stdout
     assert home.get("rolloutjob", "first")["status"]["progress"]["frames"] == 102400
-    answer = json.loads(done.stdout[done.stdout.rindex('{"') :])
+    (answer,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert answer["state"] == "Complete", answer
 
 
