@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,23 @@ class TestRedis:
     def test_address_of_ipv6(self, helm: Any) -> None:
         env = environment(helm.template(SETS["external-ipv6"]), "operator")
         assert env["ROLLOUT_REDIS_URL"] == "redis://[fd00::1]:6379"
+
+
+def test_a_new_version_of_the_chart_alone_restarts_no_pod(helm: Any, tmp_path: Path) -> None:
+    """The server's data may be in memory; and nobody waits for a restart that changes nothing."""
+    newer = tmp_path / "chart"
+    shutil.copytree(CHART, newer)
+    about = yaml.safe_load((newer / "Chart.yaml").read_text(encoding="utf-8"))
+    (newer / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "9.9.9", "appVersion": "9.9.9"}))
+    tags = {part: {"image": {"tag": "1"}} for part in ("operator", "gateway", "redis", "worker")}
+    kinds = ("Deployment", "StatefulSet")
+    before = {d["metadata"]["name"]: d["spec"] for d in helm.template(tags) if d["kind"] in kinds}
+    text = helm.run("template", "rl", str(newer), "--namespace", "rl-system", values=tags)
+    after = {d["metadata"]["name"]: d["spec"] for d in yaml.safe_load_all(text) if d and d["kind"] in kinds}
+    assert before.keys() == after.keys()
+    assert {name: spec["template"] for name, spec in before.items()} == {
+        name: spec["template"] for name, spec in after.items()
+    }
 
 
 def test_definition_stays_when_the_release_goes(helm: Any) -> None:

@@ -330,10 +330,17 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Arguments: root, component, settings, and checks to restart by. */}}
+{{/*
+Without the versions of chart and program: a pod, the server's above all, is not restarted because of a label. Arguments: root,
+component, settings, and checks to restart by.
+*/}}
 {{- define "rollout.podMetadata" -}}
 labels:
-  {{- include "rollout.labels" . | trim | nindent 2 }}
+  {{- with .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- include "rollout.selector" . | nindent 2 }}
+  app.kubernetes.io/part-of: rolloutjob
   {{- with .settings.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
