@@ -106,8 +106,9 @@ def _answers(platform: Any, token: str) -> Iterator[tuple[str, str]]:
         paths = [f"{base}/{name}{part}" for name in ("steady", "refused", "halfway") for part in parts]
         for path in [base, "/v1/rolloutjobs", "/metrics", "/openapi.json", "/readyz", "/healthz", *paths]:
             with client.stream("GET", path) as answer:
-                first = next(answer.iter_bytes(), b"")  # of events: the first, which has everything
-                whole = first if path.endswith("/events") else first + b"".join(answer.iter_bytes())
+                parts = answer.iter_bytes()
+                first = next(parts, b"")  # of events: the first, which has everything
+                whole = first if path.endswith("/events") else first + b"".join(parts)
                 yield f"answers: {path} {answer.status_code}", whole.decode() + str(answer.headers)
         page = client.post("/login", data={"token": token})
         yield "answers: /login", page.text + str(page.headers)

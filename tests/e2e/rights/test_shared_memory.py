@@ -55,7 +55,7 @@ def wide(name: str, *, limit: str, size: int = SIZE, **group: Any) -> dict[str, 
         env={"entrypoint": "wide:Wide", "kwargs": {"size": size}, "envsPerWorker": ENVS, "processes": 2},
         code={"configMapRef": {"name": "wide"}},
         collector={"framesPerBatch": FRAMES, "totalFrames": FRAMES},
-        stream={"maxFrameBytes": "1Gi"},
+        stream={"maxFrameBytes": "512Mi"},
         failurePolicy={"backoffLimit": 0},
     )
 
