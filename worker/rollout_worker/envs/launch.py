@@ -11,10 +11,13 @@ import contextlib
 import io
 import multiprocessing
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import context, popen_spawn_posix, process, reduction, spawn, util
 from typing import Any
+
+from rollout_contract.errors import ConfigurationError
 
 START_METHODS = ("spawn", "fork", "forkserver")
 
@@ -144,10 +147,22 @@ class Launcher:
         else:
             child = self._context.Process(**kwargs)
         if self._start_method == "forkserver":
+            _require_a_place_for_sockets()
             self._context.set_forkserver_preload(["rollout_worker.envs.child"])
-        with _starting, _threads_of_children(self._num_threads), _unchanged_default():
+        with _starting, _threads_of_children(self._num_threads), _unchanged_default(), _as_no_daemon():
             child.start()
         return child
+
+
+def _require_a_place_for_sockets() -> None:
+    """The server of forkserver listens at a socket in the temporary directory. Raises ConfigurationError for want of one."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"the start method 'forkserver' needs a directory that can be written to: {error.strerror}. Let the variable "
+            "TMPDIR name one, or use 'spawn' or 'fork', which need none."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -159,6 +174,24 @@ def _unchanged_default() -> Iterator[None]:
     finally:
         if before is None:
             multiprocessing.set_start_method(None, force=True)
+
+
+@contextlib.contextmanager
+def _as_no_daemon() -> Iterator[None]:
+    """multiprocessing refuses children to daemons, because nobody would end them; ours end with their parent.
+
+    Only a daemon that `daemon=True` made of an environment's own process stays without.
+    """
+    current = process.current_process()
+    config: dict[str, Any] = getattr(current, "_config", {})
+    if not config.get("daemon") or current.name.startswith(PROCESS_PREFIX):
+        yield
+        return
+    config["daemon"] = False
+    try:
+        yield
+    finally:
+        config["daemon"] = True
 
 
 @contextlib.contextmanager

@@ -36,20 +36,23 @@ def memory_file(nbytes: int, *, purpose: str, directory: Path | None = None) -> 
     `directory` asks for an unlinked file in that file system instead of an anonymous one.
     Raises ConfigurationError where there is not enough.
     """
-    available = available_bytes(directory)
-    if available is not None and nbytes > available:
-        raise _shortage(nbytes, available, purpose, directory)
-    fd = _anonymous_file() if directory is None else _unlinked_file(directory)
+    fd = _anonymous_file() if directory is None else None
+    if fd is None and directory is None:
+        directory = SHM_DIRECTORY
     try:
+        available = available_bytes(directory)
+        if available is not None and nbytes > available:
+            raise _shortage(nbytes, available, purpose, directory)
+        if fd is None:
+            assert directory is not None
+            fd = _unlinked_file(directory)
         os.ftruncate(fd, max(nbytes, 1))
         os.posix_fallocate(fd, 0, max(nbytes, 1))
-    except OSError as error:
-        os.close(fd)
-        if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
-            raise _shortage(nbytes, available or 0, purpose, directory) from error
-        raise
-    except BaseException:
-        os.close(fd)
+    except BaseException as error:
+        if fd is not None:
+            os.close(fd)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+            raise _shortage(nbytes, available_bytes(directory) or 0, purpose, directory) from error
         raise
     return fd
 
@@ -97,11 +100,12 @@ def available_bytes(directory: Path | None = None) -> int | None:
     return min(limits, default=None)
 
 
-def _anonymous_file() -> int:
+def _anonymous_file() -> int | None:
+    """A file without a name anywhere; None where the kernel has none to give."""
     try:
         return os.memfd_create("rollout-arena", os.MFD_CLOEXEC)
     except (AttributeError, OSError):
-        return _unlinked_file(SHM_DIRECTORY)
+        return None
 
 
 def _unlinked_file(directory: Path) -> int:
