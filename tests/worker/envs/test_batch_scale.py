@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,9 +20,9 @@ from rollout_worker.envs import GymEnv, ParallelEnv, SerialEnv, open_envs
 FORKED = {"mp_start_method": "fork", "num_processes": 2}
 
 
-def resident() -> int:
-    """Resident bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def resident(pid: int | str = "self") -> int:
+    """Resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def shared_of(pid: int) -> int:
@@ -61,21 +64,81 @@ def test_one_copy_of_each_observation_is_shared():
             assert observations <= shared_of(pid) < observations + 4 * frame + 2**17
 
 
-@pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
-def test_memory_stays_flat(kind):
-    more = FORKED if kind is ParallelEnv else {}
-    steps = 1_000_000 // 8 if os.environ.get("SOAK") else 4_000
+def test_what_processes_hold_of_the_block_together_is_its_size():
+    """The kernel's own account: each page of the block counts once, shared among those that use it."""
+    with ParallelEnv(4, toys.Big, **FORKED) as env:
+        env.rollout(3)
+        observations = 4 * int(np.prod(toys.Big.SHAPE)) * 2  # of the root, and under next
+        held = sum(proportional(pid) for pid in (*env.vector.pids, os.getpid()))
+        assert observations <= held < 2 * observations  # the roots that wait for the next step are there too
+
+
+def proportional(pid: int) -> int:
+    """Bytes of the shared block that the kernel puts down to a process."""
+    lines, found, is_block = Path(f"/proc/{pid}/smaps").read_text().splitlines(), 0, False
+    for line in lines:
+        if "-" in line.split()[0]:
+            is_block = "rollout-arena" in line
+        elif is_block and line.startswith("Pss:"):
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [(SerialEnv, {}), (ParallelEnv, FORKED), (ParallelEnv, {**FORKED, "use_buffers": False})],
+    ids=["serial", "block", "direct"],
+)
+def test_memory_stays_flat(kind, more):
+    steps = (1_000_000 if os.environ.get("SOAK") else 100_000) // 8
+    if "use_buffers" in more:
+        steps //= 25  # tensordicts through pipes take so much longer
     with kind(8, toys.Count, **more) as env:
         td = env.rand_action(env.reset())
+        pids = [os.getpid(), *(env.vector.pids if kind is ParallelEnv else [])]
         for _ in range(500):
             _, td = env.step_and_maybe_reset(td)
         gc.collect()
-        before = resident()
+        before = [resident(pid) for pid in pids]
         for _ in range(steps):
             _, td = env.step_and_maybe_reset(td)
             td = env.rand_action(td)
         gc.collect()
-        assert resident() - before < 8 * 2**20
+        for pid, held in zip(pids, before, strict=True):
+            assert resident(pid) - held < 8 * 2**20
+
+
+KILLED = """
+import os, signal, sys
+from rollout_worker.envs import ParallelEnv
+if {is_named}:
+    def refuse(*_):
+        raise OSError(38, "no such files here")
+    os.memfd_create = refuse
+if __name__ == "__main__":
+    env = ParallelEnv(4, "toys:Big", num_processes=2, mp_start_method={method!r})
+    env.rollout(2)
+    print(*env.vector.pids, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.row("E-155")
+@pytest.mark.probe("P-10")
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize("is_named", [False, True], ids=["anonymous", "in /dev/shm"])
+def test_nothing_is_left_of_a_killed_parent(tmp_path, wait_until, method, is_named):
+    script = tmp_path / "script.py"
+    script.write_text(KILLED.format(is_named=is_named, method=method))
+    before = set(os.listdir("/dev/shm"))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = done.stdout.split()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 5.0)
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "rollout" in name]
 
 
 @pytest.mark.probe("P-10")
