@@ -288,17 +288,30 @@ def shared() -> CountEnv:
 
 
 class Tree(EnvBase):
-    """Any tree of observations, `leaves` of (key, dtype, shape). What it shows depends on its seed and on what was done."""
+    """Any tree of observations, `leaves` of (key, dtype or "text", shape). What it shows depends on its seed and on what was
+    done. With a `team`, two agents have rewards and flags of their own below the root.
+    """
 
-    def __init__(self, leaves: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...], k: int = 4) -> None:
+    def __init__(
+        self,
+        leaves: tuple[tuple[tuple[str, ...], str, tuple[int, ...]], ...],
+        team: bool = False,
+        k: int = 4,
+    ) -> None:
         super().__init__()
-        self.leaves, self.k, self.n = leaves, k, 0
+        self.leaves, self.team, self.k, self.n = leaves, team, k, 0
         self.drawn = torch.Generator().manual_seed(0)
         tree = Composite()
         for key, dtype, shape in leaves:
-            tree[key] = Unbounded(shape, dtype=getattr(torch, dtype))
+            is_text = dtype == "text"
+            tree[key] = NonTensor(shape=()) if is_text else Unbounded(shape, dtype=getattr(torch, dtype))
         self.observation_spec = tree
         self.action_spec = Composite(deep=Composite(action=Categorical(3)))
+        if team:
+            each = Binary(shape=(2, 1), dtype=torch.bool)
+            one = Binary(shape=(1,), dtype=torch.bool)
+            self.reward_spec = Composite(reward=Unbounded((1,)), team=Composite(reward=Unbounded((2, 1))))
+            self.done_spec = Composite(done=one, team=Composite(done=each))
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
@@ -308,7 +321,8 @@ class Tree(EnvBase):
         found = TensorDict({}, batch_size=())
         for key, dtype, shape in self.leaves:
             drawn = torch.randint(0, 100, shape, generator=self.drawn) + self.n
-            found[key] = drawn.to(getattr(torch, dtype))
+            is_text = dtype == "text"
+            found[key] = NonTensorData(str(drawn.tolist())) if is_text else drawn.to(getattr(torch, dtype))
         return found
 
     def _reset(self, td: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
@@ -320,4 +334,7 @@ class Tree(EnvBase):
         found = self._observed()
         found["reward"] = torch.tensor([float(self.n)])
         found["terminated"] = torch.tensor([self.n >= self.k])
+        if self.team:
+            found["team", "reward"] = torch.tensor([[1.0], [float(self.n)]])
+            found["team", "terminated"] = torch.tensor([[self.n >= 2], [self.n >= self.k]])
         return found

@@ -10,12 +10,16 @@ import torch
 import toys_td
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDictBase, is_non_tensor
 
 from rollout_worker.envs import ParallelEnv, SerialEnv
 
 NUM_ENVS = 3
 
-DTYPES = ["bool", "uint8", "int16", "int64", "float16", "bfloat16", "float32", "float64", "complex64"]
+DTYPES = [
+    *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "text"),
+]
 NAMES = st.sampled_from(["a", "b", "c"])
 LEAF = st.tuples(
     st.lists(NAMES, min_size=1, max_size=4).map(tuple),
@@ -90,14 +94,25 @@ def record(make, operations):
 
 def same(one, other):
     assert one.batch_size == other.batch_size
-    left, right = dict(one.items(True, True)), dict(other.items(True, True))
+    left, right = leaves_of(one), leaves_of(other)
     assert set(left) == set(right)
     for key, value in left.items():
+        if not isinstance(value, torch.Tensor):
+            assert value.tolist() == right[key].tolist(), key
+            continue
         assert (value.dtype, value.shape) == (right[key].dtype, right[key].shape), key
         assert torch.equal(value, right[key]), key
 
 
-@given(tree=TREES, operations=OPERATIONS)
+def leaves_of(td):
+    """Every entry, those that are no tensors too."""
+    keys = td.keys(
+        True, True, is_leaf=lambda kind: not issubclass(kind, TensorDictBase) or is_non_tensor(kind)
+    )
+    return {key: td.get(key) for key in keys}
+
+
+@given(tree=TREES, team=st.booleans(), operations=OPERATIONS)
 @settings(
     max_examples=100 if os.environ.get("SOAK") else 8,
     deadline=None,
@@ -105,8 +120,8 @@ def same(one, other):
 )
 @pytest.mark.row("E-106")
 @pytest.mark.probe("P-06")
-def test_every_mode_gives_the_same(tree, operations):
-    factory = functools.partial(toys_td.Tree, tree)
+def test_every_mode_gives_the_same(tree, team, operations):
+    factory = functools.partial(toys_td.Tree, tree, team)
     parallel = functools.partial(ParallelEnv, NUM_ENVS, factory, mp_start_method="fork")
     expected = record(functools.partial(SerialEnv, NUM_ENVS, factory), operations)
     for processes in (1, 2, 3):
