@@ -65,9 +65,11 @@ class Shell:
     def close(self) -> None:
         """Ends it and what it started in the background."""
         assert self._process.stdin
+        assert self._process.stdout
         self._process.stdin.write("kill $(jobs -p)\nexit\n")
         self._process.stdin.close()
         self._process.wait(20)
+        self._process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +177,7 @@ def test_every_line(admin, kubeconfig, clone):
     finally:
         shell.close()
 
-    story = said["kubectl get rolloutjobs"].splitlines()
+    story = [line for line in said["kubectl get rolloutjobs"].splitlines() if line]
     assert story[0].split()[:4] == ["NAME", "STATE", "READY", "FRAMES"]
     assert len(story) == 2
     assert "Complete" in story[1]
