@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from cluster_tools import until
 from platform_tools import READY_WITHIN_S, PodWatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("jobs")]
+
+LEFT_WITHIN_S = 30.0
 
 
 def test_an_installation_is_ready_within_a_minute(platform):
@@ -103,6 +107,27 @@ def test_an_edited_template_rolls_while_a_learner_reads(kube, make_job, reading)
 
     reader.assert_exact(4000)
     kube.wait_condition("rolled", "Complete", "True", within=60)
+
+
+def test_deleted_while_it_runs_it_leaves_nothing(platform, kube, make_job, reading):
+    def others():
+        return set(kube.run("get", "leases,secrets,configmaps,services,jobs", "-o", "name").split())
+
+    before = others()
+    kube.apply(make_job("gone", replicas=2, redis={"cleanupPolicy": "Delete"}))
+    reader = reading("gone", limit=200)
+    reader.wait_for(200)
+    mark = f"*{kube.namespace}/gone*"
+    with platform.server() as server:
+        assert server.keys(mark)
+
+        began = time.monotonic()
+        kube.run("delete", "roj", "gone", "--timeout=30s")
+        until(lambda: not kube.pods("gone"), what="no pod")
+        until(lambda: not server.keys(mark), what="no key")
+        assert time.monotonic() - began < LEFT_WITHIN_S
+    assert others() == before
+    reader.limit = None
 
 
 def test_made_anew_under_its_name_it_starts_clean(kube, make_job, reading):
