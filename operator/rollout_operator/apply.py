@@ -26,7 +26,6 @@ from rollout_operator.cluster import (
     JobKey,
     PodRef,
     PodRefused,
-    TryLater,
 )
 from rollout_operator.decisions import Count, Create, Delete, Outcome, Plan, Refusal, without_groups
 from rollout_operator.manifests import worker_pod
@@ -156,11 +155,11 @@ class Applier:
             if notes.stream is not None:
                 return
         waiting, allowed, running = list(reversed(plan.create)), 1, set[asyncio.Task[None]]()
-        tried = set[WorkerId]()
+        made = set[WorkerId]()
         try:
             while running or (waiting and not _is_stopped(notes)):
                 while waiting and len(running) < allowed and not _is_stopped(notes):
-                    running.add(asyncio.create_task(self._create(job, waiting.pop(), plan, notes, tried)))
+                    running.add(asyncio.create_task(self._create(job, waiting.pop(), plan, notes, made)))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for error in await _gather(done):
                     notes.error = notes.error or error
@@ -169,18 +168,11 @@ class Applier:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-            self.streams.withdraw(job, [worker for worker in plan.announce if worker not in tried])
+            self.streams.withdraw(job, [worker for worker in plan.announce if worker not in made])
 
     async def _create(
-        self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes, tried: set[WorkerId]
+        self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes, made: set[WorkerId]
     ) -> None:
-        """Create one pod. It stays in `tried` unless it is certain that there is none."""
-        tried.add(create.worker)
-        refusal = await self._refused(job, create, plan, notes)
-        if refusal:
-            tried.discard(create.worker)
-
-    async def _refused(self, job: RolloutJob, create: Create, plan: Plan, notes: _Notes) -> bool:
         slot, group = create.worker.slot, plan.groups[create.worker.group]
         try:
             manifest = worker_pod(job, create, self.settings, template_hash=group.template_hash)
@@ -188,22 +180,20 @@ class Applier:
         except PodRefused as error:
             notes.refusals.append(Refusal(slot, error.reason, str(error)))
             notes.retry(REFUSED_RETRY_S)
-            return True
+            return
         except SpecError as error:
             notes.refusals.append(Refusal(slot, Reason.POD_REJECTED, str(error)))
             notes.retry(REFUSED_RETRY_S)
-            return True
-        except TryLater as error:
-            notes.error = notes.error or error
-            return True
-        if creation is Creation.FOREIGN:
+            return
+        if creation in {Creation.CREATED, Creation.OURS}:
+            made.add(create.worker)
+        elif creation is Creation.FOREIGN:
             name = pod_name(job.metadata.name, create.worker)
             message = f"pod {name} exists and belongs to somebody else: it is left alone; remove or rename it"
             notes.refusals.append(Refusal(slot, Reason.POD_NAME_TAKEN, message))
             notes.retry(REFUSED_RETRY_S)
         elif creation is Creation.FOREIGN_ENDING:
             notes.retry(ENDING_RETRY_S)
-        return creation in {Creation.FOREIGN, Creation.FOREIGN_ENDING}
 
 
 def _is_stopped(notes: _Notes) -> bool:

@@ -17,6 +17,7 @@ async def observe(cluster: Cluster, streams: Streams, job: RolloutJob) -> Observ
     """What is there now. ClusterError if the cluster does not tell; trouble with the stream is part of the result."""
     key = JobKey(job.metadata.namespace, job.metadata.name)
     pods = await cluster.list_pods(key, job_uid=job.ref.uid)
+    streams.confirm(job, (pod.worker for pod in pods))
     stream = await streams.look(job)
     return Observed(pods=tuple(sorted(pods, key=_order)), stream=stream)
 

@@ -6,7 +6,7 @@ Holds connections and two caches (what a server said of itself, when keys were r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rollout_contract.errors import RolloutError, StateLost, StreamError
 from rollout_contract.keys import JobKeys
@@ -47,7 +47,7 @@ class RedisStreams:
         self._checked: dict[ServerAddress, tuple[float, StreamTrouble | None]] = {}
         self._touched: dict[JobKey, tuple[str, float]] = {}
         self._withdrawn: dict[JobKey, set[WorkerId]] = {}
-        """Attempts that were announced and not created. Losing them leaves a gap in the numbers, no more."""
+        """Attempts that were announced and are not known to exist. Losing them leaves a gap in the numbers, no more."""
 
     async def look(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
         """See `Streams`."""
@@ -89,13 +89,18 @@ class RedisStreams:
     async def announce(self, job: RolloutJob, workers: Sequence[WorkerId]) -> None:
         """See `Streams`."""
         await self._control(job).announce(workers)
-        withdrawn = self._withdrawn.get(_key(job))
-        if withdrawn:
-            withdrawn.difference_update(workers)
+        self.confirm(job, workers)
 
     def withdraw(self, job: RolloutJob, workers: Sequence[WorkerId]) -> None:
         """See `Streams`."""
-        self._withdrawn.setdefault(_key(job), set()).update(workers)
+        if workers:
+            self._withdrawn.setdefault(_key(job), set()).update(workers)
+
+    def confirm(self, job: RolloutJob, workers: Iterable[WorkerId]) -> None:
+        """See `Streams`."""
+        withdrawn = self._withdrawn.get(_key(job))
+        if withdrawn:
+            withdrawn.difference_update(workers)
 
     async def delete(self, job: RolloutJob) -> None:
         """Remove every key of the job: `cleanupPolicy: Delete`. StreamError if the server does not do it."""

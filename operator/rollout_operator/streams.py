@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from rollout_contract.messages import EndMarker
@@ -43,7 +43,13 @@ class Streams(Protocol):
         """
 
     def withdraw(self, job: RolloutJob, workers: Sequence[WorkerId]) -> None:
-        """These were announced and not created: the next look leaves their numbers free. Kept in memory only."""
+        """These were announced, and none of them is known to exist: the next look gives their numbers again.
+
+        So a creation of unknown end is repeated under its name, and finds what it made. Kept in memory only.
+        """
+
+    def confirm(self, job: RolloutJob, workers: Iterable[WorkerId]) -> None:
+        """These exist: what was withdrawn of them is not given again."""
 
     async def forget(self, key: JobKey) -> None:
         """The job is gone: drop what is held in memory for it."""

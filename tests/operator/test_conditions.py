@@ -31,6 +31,7 @@ from rollout_operator.conditions import Seen
 from rollout_operator.decisions import Outcome, Refusal
 from rollout_operator.observed import StreamTrouble
 from rollout_operator.plan import make_plan
+from rollout_operator.pods import PodCondition
 from rollout_operator.status import rejected_status, status_of
 from rollout_operator.status_writes import events_of, is_worth_writing
 
@@ -60,6 +61,22 @@ def test_every_condition_is_there_from_the_first_visit_on():
     assert status.selector is None
 
 
+def cut_off(pod):
+    """The pod as the cluster shows it once its node is silent: only its readiness was taken back."""
+    conditions = (PodCondition("Ready", "False"), PodCondition("ContainersReady", "True"))
+    return replace(pod, ready=False, node="node-7", conditions=conditions)
+
+
+def test_a_node_that_does_not_answer_is_named():
+    status = status_after(make_job(), observe([cut_off(make_pod(0))]))
+    assert "its node node-7 does not answer" in message_of(status, "WorkersReady")
+    status = status_after(make_job(), observe([cut_off(make_pod(0, deleted_ago=5))]))
+    assert "replaced 120 s after it was asked to end" in message_of(status, "WorkersReady")
+    by_kubelet = PodCondition("Ready", "False", "ReadinessGatesNotReady")
+    gated = replace(cut_off(make_pod(0)), conditions=(by_kubelet, PodCondition("ContainersReady", "True")))
+    assert conditions_of(status_after(make_job(), observe([gated])))["WorkersReady"] == ("False", "Starting")
+
+
 @pytest.mark.parametrize(
     ("job", "pods", "facts", "expected", "state"),
     [
@@ -82,6 +99,12 @@ def test_every_condition_is_there_from_the_first_visit_on():
         pytest.param({}, [make_pod(0)], {"heartbeats": beats(make_beat(0, seen=NOON - 16))},
                      {"WorkersReady": ("False", "WorkerLost"), "Ready": ("False", "WorkersNotReady")},
                      "Degraded", id="silent"),
+        pytest.param({}, [cut_off(make_pod(0))], {},
+                     {"WorkersReady": ("False", "WorkerLost"), "Ready": ("False", "WorkersNotReady"),
+                      "Stalled": ("Unknown", "Starting")}, "Pending", id="its node is cut off"),
+        pytest.param({}, [cut_off(make_pod(0, deleted_ago=30))], {},
+                     {"WorkersReady": ("False", "WorkerLost"), "Ready": ("False", "WorkersNotReady"),
+                      "Stalled": ("Unknown", "Starting")}, "Pending", id="ends on a node that is cut off"),
     ],
 )  # fmt: skip
 def test_what_differs_is_said_in_its_condition(job, pods, facts, expected, state):

@@ -179,13 +179,32 @@ async def test_what_was_never_created_keeps_its_number():
     assert world.pods == [f"a-default-{i}-0" for i in range(3)]
 
 
-async def test_a_creation_of_unknown_end_is_not_tried_again_under_its_number():
+@pytest.mark.parametrize("was_made", [True, False])
+async def test_a_creation_of_unknown_end_is_repeated_under_its_name(was_made):
+    """Whatever became of it: the name finds it, also where the watch has not brought it yet."""
     world = World(replicas=1)
     await world.reconcile()
-    world.cluster.fail = refusing("create", ClusterError("no answer"))
+    create = world.cluster.create_pod
+
+    async def lost(manifest):
+        if was_made:
+            await create(manifest)
+        raise ClusterError("no answer")
+
+    world.cluster.create_pod = lost
     with pytest.raises(ClusterError):
         await world.reconcile()
-    world.cluster.fail = lambda call: None
+    world.cluster.create_pod, list_pods = create, world.cluster.list_pods
+
+    async def stale(key, *, job_uid):
+        return []
+
+    world.cluster.list_pods = stale
+    await world.reconcile()
+    assert world.pods == ["a-default-0-0"]
+    world.cluster.list_pods = list_pods
+    await world.settle(2)
+    world.cluster.pods.clear()
     await world.settle(2)
     assert world.pods == ["a-default-0-1"]
 

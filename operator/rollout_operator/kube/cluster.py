@@ -185,7 +185,7 @@ class KubernetesCluster:
         try:
             answer = await self._write(PODS.delete(pod.namespace, pod.name, options))
         except ApiError as error:
-            return self._is_still_there(error, pod)
+            return await self._is_still_there(error, pod)
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionTimestamp"):
             self.pods.put(answer)
         return True
@@ -196,15 +196,27 @@ class KubernetesCluster:
         try:
             self.pods.put(await self._write(PODS.merge(pod.namespace, pod.name, change)))
         except ApiError as error:
-            return self._is_still_there(error, pod)
+            return await self._is_still_there(error, pod)
         return True
 
-    def _is_still_there(self, error: ApiError, pod: PodRef) -> bool:
-        """False if the pod of that UID is gone (there is none, or a successor); any other error is raised."""
-        if error.is_gone or error.is_conflict:
-            self.pods.remove(pod.uid)
-            return False
-        raise error
+    async def _is_still_there(self, error: ApiError, pod: PodRef) -> bool:
+        """False if the pod of that UID is gone (there is none, or a successor); any other error is raised.
+
+        A conflict may mean a successor, or anything that a webhook or a busy server means by it: so it is looked at.
+        """
+        if error.is_conflict:
+            try:
+                there = await self._api.call(PODS.get(pod.namespace, pod.name))
+            except ApiError as other:
+                if not other.is_gone:
+                    raise
+            else:
+                if there["metadata"]["uid"] == pod.uid:
+                    raise error
+        elif not error.is_gone:
+            raise error
+        self.pods.remove(pod.uid)
+        return False
 
     async def emit(self, key: JobKey, events: Sequence[Event], *, job_uid: str) -> None:
         """See `Cluster`."""

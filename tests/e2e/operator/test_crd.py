@@ -65,7 +65,10 @@ def install(kubeconfig, crd):
         kube.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(document))
         kube.run("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
         marks = [document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"]]
-        until(lambda: marks[0] in kube.run("get", "--raw", OPENAPI_PATH), what="the schema, published")
+        until(
+            lambda: marks[0] in kube.run("get", "--raw", OPENAPI_PATH, check=False),
+            what="the schema, published",
+        )
 
     yield put
     put(crd_document())

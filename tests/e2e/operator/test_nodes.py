@@ -144,8 +144,10 @@ def test_a_node_is_cut_off_for_a_while_and_another_job_loses_it_for_good(kube, o
     assert operator.probe("healthz")[0] == 200
 
 
-def test_a_pod_that_is_deleted_by_force_from_a_node_that_is_cut_off(kube, operator, operators, cut, group):
+def test_a_pod_that_is_deleted_by_force_from_a_node_that_is_cut_off(namespaces, operators, cut, group):
     """Its process runs on, unseen: whoever follows has a number of its own, also after the operator's end."""
+    kube = namespaces()
+    operator = operators(kube, ROLLOUT_POD_NAME="operator-0", ROLLOUT_POD_UID="cut").start().wait_ready()
     kube.apply(job("forced", replicas=2, group=group()))
     kube.wait_ready("forced", 2)
     first = alive(kube, "forced")
@@ -160,11 +162,10 @@ def test_a_pod_that_is_deleted_by_force_from_a_node_that_is_cut_off(kube, operat
         within=60,
         what="the taint",
     )
-    second = operators(kube, ROLLOUT_POD_NAME="operator-1").start()
-    second.wait_ready(within=60)
+    operator.start().wait_ready(within=60)
 
     kube.wait_ready("forced", 2, within=60)
     now = alive(kube, "forced")
     assert [(index, attempt, node) for index, attempt, node, _ in now] == [(0, 1, "node-1"), (1, 1, "node-1")]
     assert {uid for *_, uid in now}.isdisjoint(uid for *_, uid in first)
-    second.stop()
+    operator.stop()

@@ -41,6 +41,8 @@ class Fault:
     headers: dict = field(default_factory=dict)
     times: int = 1
     after: bool = False
+    hang_s: float = 0.0
+    """The answer comes so late."""
 
 
 class Refused(Exception):
@@ -189,6 +191,8 @@ class FakeApi:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return Refused(401, "Unauthorized").answer()
         fault = self._fault_of(request)
+        if fault is not None:
+            await asyncio.sleep(fault.hang_s)
         if fault is not None and not fault.after:
             return self._failed(fault)
         try:
@@ -316,7 +320,7 @@ class FakeApi:
         since = int(request.query.get("resourceVersion") or 0)
         response = web.StreamResponse()
         response.content_type = "application/json"
-        if since < self.oldest:
+        if since < self.oldest and match["plural"] == "pods":  # of jobs in the stream: servers do both
             raise Refused(410, "Expired", "too old resource version")
         await response.prepare(request)
         await response.write(b"")
@@ -333,6 +337,15 @@ class FakeApi:
     async def _send_events(self, response, match, since, selector):
         while True:
             changed = self._changed
+            if since < self.oldest:
+                expired = {
+                    "kind": "Status",
+                    "code": 410,
+                    "reason": "Expired",
+                    "message": "too old resource version",
+                }
+                await self._send(response, "ERROR", expired)
+                return
             for version, plural, kind, document in list(self.log):
                 if version <= since or plural != match["plural"] or self.is_silent:
                     continue

@@ -209,6 +209,9 @@ class FakeStreams:
     def withdraw(self, job, workers):
         self.withdrawn |= set(workers)
 
+    def confirm(self, job, workers):
+        self.withdrawn -= set(workers)
+
     def restart(self):
         """The operator starts anew: what it held in memory is gone."""
         self.withdrawn = set()
