@@ -22,7 +22,7 @@ from installed import Commands, Refused, Release, until
 from previous import Previous
 from small_jobs import code, job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.xdist_group("chart")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.alone]
 
 CRD = "rolloutjobs.rolloutjob.dev"
 QUICK = {"operator": {"observeSeconds": 1, "progressSeconds": 1}}

@@ -12,7 +12,7 @@ import yaml
 from installed import until
 from small_jobs import code, job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("chart")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.alone]
 
 
 @pytest.mark.probe("P-52")
