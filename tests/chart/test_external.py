@@ -13,7 +13,7 @@ import tls_redis
 from installed import Commands, Release, until
 from small_jobs import code, job
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("chart")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("external")]
 
 PASSWORD = "p@ss w/o:rd%42"
 """With all that would have to be escaped in a URL."""
