@@ -7,10 +7,12 @@ a comparison that sees nothing cannot pass.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from parity_left_out import LEFT_OUT
 from parity_record import differences, error_of, plain, spelled
 from parity_run import EXPECTED, Scenario, record, scenarios
 from tensordict import LazyStackedTensorDict, NonTensorData, TensorDict
@@ -37,6 +39,13 @@ def test_every_scenario_has_an_expectation_and_no_other_is_there() -> None:
         stored = json.loads((EXPECTED / case.module / f"{case.name}.json").read_text())
         assert stored["rows"] == list(case.rows)
         assert stored["modes"] == list(case.right_in)
+
+
+def test_every_row_is_compared_or_says_why_not() -> None:
+    table = (Path(__file__).parents[1] / "rows" / "envs.txt").read_text().split()
+    compared = {row for case in scenarios() for row in case.rows}
+    assert compared | LEFT_OUT.keys() == set(table)
+    assert compared & LEFT_OUT.keys() == set()
 
 
 def leaf(**changes: Any) -> TensorDict:
