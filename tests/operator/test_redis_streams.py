@@ -69,6 +69,26 @@ async def test_workers_are_seen_and_their_reservations_released(servers):
             assert writer.reserve(100).status is ReserveStatus.FENCED
 
 
+async def test_an_attempt_that_was_announced_is_never_given_again(servers):
+    """What stands in the stream survives the operator; what is known not to exist is known to this process only."""
+    job, first, second = make_job(), WorkerId("default", 0, 0), WorkerId("default", 1, 2)
+    url = servers.start()
+    async with streams_at(url) as streams:
+        await streams.open(job)
+        await streams.announce(job, [first, second])
+        assert (await streams.look(job)).attempts == {first.slot: 0, second.slot: 2}
+
+        streams.withdraw(job, [first, second])
+        assert (await streams.look(job)).attempts == {second.slot: 1}
+        streams.confirm(job, [second])  # it was found after all
+        assert (await streams.look(job)).attempts == {second.slot: 2}
+        await streams.announce(job, [first])  # created at last
+        assert (await streams.look(job)).attempts == {first.slot: 0, second.slot: 2}
+        streams.withdraw(job, [first])
+    async with streams_at(url) as another:
+        assert (await another.look(job)).attempts == {first.slot: 0, second.slot: 2}
+
+
 async def test_edits_reach_the_stream(servers):
     job = make_job()
     async with streams_at(servers.start()) as streams:
