@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import time
 
 import cluster_tools as tools
@@ -20,9 +19,7 @@ pytestmark = [
     pytest.mark.usefixtures("fake_nodes"),
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        "PYTEST_XDIST_WORKER" in os.environ, reason="changes the CRD of the whole cluster: not beside others"
-    ),
+    pytest.mark.alone,
 ]
 
 

@@ -128,6 +128,7 @@ def test_the_lease_is_taken_from_it(namespaces, operators):
     assert "somebody-else" in operator.log()
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(CLUSTER is None, reason="no program that restarts the API server: ROLLOUT_TEST_CLUSTER")
 @pytest.mark.parametrize("component", ["apiserver", "etcd"])
 def test_the_api_server_restarts(namespaces, operators, component):

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(420),
     pytest.mark.skipif(CLUSTER is None, reason="no program that cuts a node off: ROLLOUT_TEST_CLUSTER"),
-    pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="cuts a node off: not beside other tests"),
+    pytest.mark.alone,
 ]
 
 

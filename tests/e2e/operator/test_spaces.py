@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
@@ -31,11 +30,9 @@ def test_several_namespaces_and_no_other(namespaces, operators):
     operator.stop()
 
 
-@pytest.mark.skipif(
-    "PYTEST_XDIST_WORKER" in os.environ,
-    reason="serves the jobs of every other test too, with a data server of its own: not beside others",
-)
+@pytest.mark.alone
 def test_one_operator_for_all_namespaces(namespaces, operators):
+    """It serves the jobs of every other test too, with a data server of its own."""
     home, one, two = namespaces(), namespaces(), namespaces()
     operator = operators(home, ROLLOUT_NAMESPACES="*").start().wait_ready()
     for kube in (one, two):
