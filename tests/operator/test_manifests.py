@@ -14,8 +14,8 @@ from rollout_contract.podenv import HealthAddress, StreamAddress
 from rollout_contract.spec import KeyRef
 from rollout_operator import shares
 from rollout_operator.decisions import Create
+from rollout_operator.look import template_hash_of
 from rollout_operator.manifests import worker_pod
-from rollout_operator.plan import template_hash_of
 from rollout_operator.pods import PodView
 
 

@@ -12,8 +12,9 @@ from rollout_contract.spec import RolloutJob, groups_of, parse_manifest
 from rollout_contract.status import RolloutJobStatus
 from rollout_operator.conditions import Seen
 from rollout_operator.decisions import Outcome
+from rollout_operator.look import template_hash_of
 from rollout_operator.observed import Observed, StreamFacts
-from rollout_operator.plan import make_plan, template_hash_of
+from rollout_operator.plan import make_plan
 from rollout_operator.pods import PodCondition, PodView
 from rollout_operator.settings import OperatorSettings
 from rollout_operator.status import status_of
