@@ -54,6 +54,9 @@ class Count(gymnasium.Env):
     def fail(self) -> None:
         raise ValueError("inner")
 
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def report(self) -> dict[str, Any]:
         """What this process is like."""
         import sys
@@ -375,6 +378,17 @@ class Gate(Count):
         if self.is_shut:
             self.opened.wait(30)
         return super().step(action)
+
+
+class Marked(Count):
+    """Cannot be made while a file is there, or takes so long."""
+
+    def __init__(self, marker: str, wait_s: float = 0.0) -> None:
+        if os.path.exists(marker):
+            if not wait_s:
+                raise ValueError("there is a mark")
+            time.sleep(wait_s)
+        super().__init__(1000)
 
 
 class Breaking(Rng):

@@ -153,9 +153,10 @@ class ControlPage:
     """The words through which parent and children speak: commands, replies, progress, and the arguments of a
     reset.
 
-    Rows of `command`, `reply` and `progress` belong to one child each and fill a cache line; `seeds`,
-    `has_seed`, `mask` and `restarts` have one element per environment. Its size depends on the counts alone, so it exists
-    before any environment does.
+    Rows of `command`, `reply` and `progress` belong to one child each and fill a cache line; all else has one element
+    per environment: `seeds`, `has_seed` and `mask` are a command's arguments, `restarts` counts, `first_seeds` are the seeds
+    that each was given (where `was_seeded`), and `lost` marks those whose process is gone, until that has been said. Its
+    size depends on the counts alone, so it exists before any environment does.
     """
 
     WORDS = 8
@@ -169,9 +170,13 @@ class ControlPage:
             Leaf(("has_seed",), "bool", (num_envs,)),
             Leaf(("mask",), "bool", (num_envs,)),
             Leaf(("restarts",), "int64", (num_envs,)),
+            Leaf(("first_seeds",), "uint64", (num_envs,)),
+            Leaf(("was_seeded",), "bool", (num_envs,)),
+            Leaf(("lost",), "bool", (num_envs,)),
         ]
         placed, self.nbytes = place(leaves, lead=())
         self.nbytes = align(self.nbytes)
         memory = _aligned_zeros(self.nbytes) if fd is None else mapped(fd, self.nbytes)
         arrays = [_view(memory, leaf) for leaf in placed]
-        self.command, self.reply, self.progress, self.seeds, self.has_seed, self.mask, self.restarts = arrays
+        self.command, self.reply, self.progress, self.seeds, self.has_seed, self.mask = arrays[:6]
+        self.restarts, self.first_seeds, self.was_seeded, self.lost = arrays[6:]

@@ -40,6 +40,7 @@ class BatchSettings:
     daemon: bool = False
     check_finite: bool = False
     on_env_error: str = "raise"
+    max_restarts: int | None = None
 
     def __post_init__(self) -> None:
         if self.memmap and self.shared_memory:
@@ -52,6 +53,8 @@ class BatchSettings:
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise ValueError(f"{name} is {count}; it must be at least 1")
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise ValueError(f"max_restarts is {self.max_restarts}; it must be at least 0")
         if self.on_env_error not in ("raise", "restart"):
             raise ValueError(f"on_env_error is {self.on_env_error!r}; allowed are 'raise' and 'restart'")
 

@@ -252,7 +252,11 @@ class BatchSetup(EnvBase):
     def _vector_settings(self) -> VectorSettings:
         settings: BatchSettings = self._settings
         return VectorSettings(
-            rules=StepRules(check_finite=settings.check_finite, restarts=settings.on_env_error == "restart")
+            rules=StepRules(
+                check_finite=settings.check_finite,
+                restarts=settings.on_env_error == "restart",
+                max_restarts=settings.max_restarts,
+            )
         )
 
     @property

@@ -40,8 +40,10 @@ class BatchedEnv(BatchAsking):
     * `consolidate`: whether a tensordict that is sent is packed into one storage first.
     * `policy_proof`: kept as an attribute, never called.
     * `check_finite`: NaN and infinity in observations and rewards are errors.
-    * `on_env_error`: "raise" closes the batch; "restart" makes a new environment in the place of one that raises, ends
-      its trajectory as truncated, and marks that frame False under `("next", "valid")`. `restarts` counts them.
+    * `on_env_error`: "raise" closes the batch; "restart" makes a new environment in the place of one that raises, and a
+      new process, with new environments, in the place of one that is lost or stuck. The trajectory ends as truncated in
+      a frame that is False under `("next", "valid")`. `restarts` counts them; `max_restarts` of one environment (None:
+      any number), or 4 failures of it without a good step between, end in the first one's error.
     * `non_blocking`: passed on to copies between devices.
     """
 

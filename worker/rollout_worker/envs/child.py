@@ -13,11 +13,12 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, assert_never
 
-from rollout_worker.envs.arena import ArenaPlan, ControlPage, SharedArena
+from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
 from rollout_worker.envs.calls import answer, sendable
 from rollout_worker.envs.commands import (
     Call,
@@ -260,7 +261,7 @@ class _Listener:
         return Pickled(sendable(found, asked))
 
     def _remap(self) -> None:
-        plan: ArenaPlan = receive(self._conn)
+        plan, objects = receive(self._conn)
         with _socket_of(self._conn) as channel:
             _, fds, _, _ = socket.recv_fds(channel, 1, 1)
         try:
@@ -269,23 +270,36 @@ class _Listener:
             os.close(fds[0])
         self._of_blocks().map(arena)
         rows = slice(self._setup.indices.start, self._setup.indices.stop)
+        put_objects(arena, rows, objects)
         self._objects = _ObjectLeaves(arena, rows) if plan.layout.objects else None
 
 
+ObjectRows = tuple[int, Any, int, Any]
+"""Leaves that are no tensors, of some rows, on their way between processes: (block, or -1 for the carry; key; first frame;
+values)."""
+
+
+def put_objects(arena: Arena, rows: slice, found: Iterable[ObjectRows]) -> None:
+    """Put such leaves, which came through a pipe, where they belong."""
+    for block, key, first, values in found:
+        target = arena.carry if block < 0 else arena.blocks[block]
+        target.arrays[key][rows, first : first + values.shape[1]] = values
+
+
 class _ObjectLeaves:
-    """Copies of the leaves that are no tensors, to be sent beside the block: (block, key, first frame, values)."""
+    """Copies of the leaves that are no tensors, to be sent beside the block."""
 
     def __init__(self, arena: SharedArena, rows: slice) -> None:
         self._arena, self._rows = arena, rows
 
-    def of_carry(self) -> list[tuple[int, Any, int, Any]]:
+    def of_carry(self) -> list[ObjectRows]:
         carry = self._arena.carry
         return [(-1, key, 0, carry.arrays[key][self._rows]) for key in carry.layout.objects]
 
-    def after_step(self, command: Step) -> list[tuple[int, Any, int, Any]]:
+    def after_step(self, command: Step) -> list[ObjectRows]:
         block = self._arena.blocks[command.block]
         layout = block.layout
-        found: list[tuple[int, Any, int, Any]] = []
+        found: list[ObjectRows] = []
         for key in layout.objects:
             first = command.start if key[0] == "next" else command.start + 1
             last = command.stop if key[0] == "next" else command.stop + 1
@@ -307,8 +321,8 @@ def _socket_of(conn: Connection) -> Any:
         channel.close()
 
 
-def send_arena(conn: Connection, plan: ArenaPlan, fd: int) -> None:
-    """The parent's half of `Remap`."""
-    send_plain(conn, plan)
+def send_arena(conn: Connection, plan: ArenaPlan, fd: int, objects: Sequence[ObjectRows] = ()) -> None:
+    """The parent's half of `Remap`. `objects` are leaves that are no tensors, for a process that takes another's place."""
+    send_plain(conn, (plan, objects))
     with _socket_of(conn) as channel:
         socket.send_fds(channel, [b"m"], [fd])

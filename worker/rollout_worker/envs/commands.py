@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeAlias, assert_never
+from typing import Any, NamedTuple, TypeAlias, assert_never
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,12 @@ class RowOp(IntEnum):
     RESET = 1
     STEP = 2
     STEP_AND_RESET = 3
+
+
+class Broken(NamedTuple):
+    """What a step of a row comes to whose environment failed or is gone: nothing but the root of a new one."""
+
+    fresh: Any
 
 
 @dataclass(frozen=True, slots=True)

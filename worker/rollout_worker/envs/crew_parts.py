@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from rollout_worker.envs.arena import ControlPage
 from rollout_worker.envs.child import FIRST
+from rollout_worker.envs.commands import Command, Request
+from rollout_worker.envs.faults import EnvFault
 from rollout_worker.envs.lookout import LOOK_S
 
 WATCH_S = 0.2
@@ -38,32 +43,92 @@ class CrewSettings:
 
 
 @dataclass(slots=True)
+class Task:
+    """What a child was given to do. `say` sends what does not fit words; `request` is there where that asks something of
+    environments."""
+
+    command: Command
+    number: int
+    call: str
+    is_alone: bool
+    say: Callable[[Connection], None] | None = None
+    request: Request | None = None
+
+
+@dataclass(slots=True)
 class Child:
+    """A place in the crew, and the process that fills it now."""
+
     position: int
     indices: range
-    conn: Connection
-    wake: int
+    conn: Connection = None  # type: ignore[assignment]  # there is one while there is a process
+    wake: int = -1
     process: Any = None
     pidfd: int = -1
     lifeline: int = -1
+    is_forked_here: bool = True
+    """Whether this process is the parent, and no server of multiprocessing's."""
     number: int = FIRST
     """The command that it was given last."""
+    task: Task | None = None
+    """The same with all that belongs to it, kept where a process is replaced."""
+    ahead: deque[Task] = field(default_factory=deque)
+    """What a process that takes another's place has to be given yet."""
+    steps: int = 0
+    """Step commands given to this process."""
+    faults: list[EnvFault] = field(default_factory=list)
+    """How its processes were lost in a row, without a good step in between."""
+    instead: Any = None
+    """What stands for the answer that a lost process owed."""
 
     @property
     def pid(self) -> int:
         return int(self.process.pid)
 
     def is_dead(self) -> bool:
-        return bool(readable([self.pidfd], 0.0))
+        return self.pidfd < 0 or bool(readable([self.pidfd], 0.0))
+
+    def kill(self) -> None:
+        """Send the process SIGKILL, if there is one."""
+        if self.pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def reap(self, timeout_s: float) -> None:
+        """Wait for the end of the process, which is ending.
+
+        multiprocessing waits for the end of a pipe, which processes that an environment has forked hold open.
+        """
+        if self.is_forked_here and self.pidfd >= 0 and readable([self.pidfd], timeout_s):
+            self.process.join()
+        else:
+            self.process.join(timeout_s)
+
+    def end(self, timeout_s: float) -> None:
+        """Kill the process, wait for its end, and give back what it was held by."""
+        self.kill()
+        if self.process is not None:
+            self.reap(timeout_s)
+            with suppress(ValueError):
+                self.process.close()
+        if self.conn is not None:
+            self.conn.close()
+        close_all(self.wake, self.pidfd, self.lifeline)
+        self.wake = self.pidfd = self.lifeline = -1
 
 
 class Watch:
-    """Notices a child whose progress word does not change for as long as the limit."""
+    """Notices a child whose progress word does not change for as long as the limit, or, where a process is just being
+    started in its place, for as long as a start may take."""
 
-    def __init__(self, control: ControlPage, limit_s: float) -> None:
-        self._control, self._limit_s = control, limit_s
+    def __init__(self, control: ControlPage, limit_s: float, start_limit_s: float) -> None:
+        self._control, self._limit_s, self._start_limit_s = control, limit_s, start_limit_s
         self._seen: dict[int, tuple[int, float]] = {}
         self._begin = time.monotonic() - WATCH_S
+
+    def limit_of(self, child: Child) -> float:
+        """How long a child may be silent, in seconds."""
+        return self._start_limit_s if child.ahead else self._limit_s
 
     def begin(self, child: Child) -> None:
         """From now on this child is busy."""
@@ -79,7 +144,7 @@ class Watch:
             if seen != word:
                 since = now
             self._seen[child.position] = (word, since)
-            if now - since >= self._limit_s:
+            if now - since >= self.limit_of(child):
                 silent.append(child)
         return silent
 

@@ -55,7 +55,7 @@ class Frame:
         self.counts = [None if array is None else array[:, step] for array in rows.counts]
         self.valid = None if rows.valid is None else rows.valid[:, step]
         self.floats = [(key, array[:, step]) for key, array in rows.floats]
-        self.has_ends = False
+        self.has_ends = True  # whatever a process before this one left there
 
     def forget_ends(self) -> None:
         """Take back what an earlier use of this frame said about ends. `begin` does so for a whole block."""

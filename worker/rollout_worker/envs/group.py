@@ -119,7 +119,8 @@ class EnvGroup(ABC):
     @property
     def restarts(self) -> list[int]:
         """How often each environment was replaced after a failure, since the start."""
-        self._check_ready()
+        if self.is_closed:
+            raise self._closed_error()
         return list(map(int, self._host.control.restarts))
 
     def close(self) -> None:

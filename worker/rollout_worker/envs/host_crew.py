@@ -12,7 +12,9 @@ from typing import Any
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
 from rollout_worker.envs.calls import Result
-from rollout_worker.envs.commands import Call, Request, RowOp, RowWork, Simple, Step
+from rollout_worker.envs.child import ObjectRows, put_objects
+from rollout_worker.envs.commands import Broken, Call, Command, Request, RowOp, RowWork, Simple, Step
+from rollout_worker.envs.crew_births import Share
 from rollout_worker.envs.crew_parts import CrewSettings
 from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
@@ -29,6 +31,7 @@ class CrewHost:
         self._crew: Crew | None = None
         self._at_exit: Finalize | None = None
         self._stepped_by = SteppedBy.BLOCK
+        self._arena: Arena | None = None
         self._busy: dict[int, RowWork] = {}
         self._queued: deque[tuple[int, RowWork]] = deque()
 
@@ -49,12 +52,9 @@ class CrewHost:
         self._stepped_by = stepped_by
         rules = replace(settings.rules, seed_globals=True)
         self._crew, hellos = Crew.start(
-            recipes,
-            self.settings,
-            rules,
-            stepped_by=stepped_by,
-            first_env_index=settings.first_env_index,
+            Share(recipes, rules, stepped_by, settings.first_env_index), self.settings
         )
+        self._crew.fetch_objects_from(self._objects_before)
         self._at_exit = Finalize(self, self._crew.kill, exitpriority=100)
         return [description for hello in hellos for description in hello.descriptions]
 
@@ -65,7 +65,21 @@ class CrewHost:
             self._running().remap(plan, fd)
         finally:
             os.close(fd)
+        self._arena = arena
         return arena
+
+    def _objects_before(self, indices: range, command: Command) -> list[ObjectRows]:
+        """Leaves that are no tensors, as they stood before a command: what a process needs that takes another's place."""
+        assert self._arena is not None
+        rows, carry = slice(indices.start, indices.stop), self._arena.carry
+        if not isinstance(command, Step):
+            return [(-1, key, 0, carry.arrays[key][rows]) for key in carry.layout.objects]
+        block, frame = self._arena.blocks[command.block], command.start
+        roots = [(key, block.arrays[key][rows, frame : frame + 1]) for key in carry.layout.objects]
+        return [
+            *((-1, key, 0, values) for key, values in roots),
+            *((command.block, key, frame, values) for key, values in roots),
+        ]
 
     def order(self, command: Simple, *, call: str) -> None:
         """Give all children a command."""
@@ -84,10 +98,7 @@ class CrewHost:
 
     def _take_objects_of(self, position: int, found: Any, arena: Arena) -> None:
         indices = self._running().children[position].indices
-        rows = slice(indices.start, indices.stop)
-        for block, key, first, values in found or ():
-            target = arena.carry if block < 0 else arena.blocks[block]
-            target.arrays[key][rows, first : first + values.shape[1]] = values
+        put_objects(arena, slice(indices.start, indices.stop), found or ())
 
     def ask(self, request: Request) -> list[Result]:
         """Ask the environments, each in its process."""
@@ -161,6 +172,7 @@ class CrewHost:
         if self._crew is not None:
             self._crew.kill()
             self._crew = None
+        self._arena = None
         self._busy.clear()
         self._queued.clear()
 
@@ -174,4 +186,7 @@ def _rows_of(op: RowOp, answer: Any) -> Iterator[tuple[int, Any]]:
     from rollout_worker.envs.row_codec import decoded
 
     for index, row in answer or ():
-        yield index, tuple(map(decoded, row)) if op is RowOp.STEP_AND_RESET else decoded(row)
+        if isinstance(row, Broken):
+            yield index, Broken(decoded(row.fresh))
+        else:
+            yield index, tuple(map(decoded, row)) if op is RowOp.STEP_AND_RESET else decoded(row)

@@ -34,14 +34,16 @@ def open_envs(
     step_timeout_s: float = 60.0,
     close_timeout_s: float = 5.0,
     restarts: bool = False,
+    max_restarts: int | None = None,
 ) -> VectorEnv:
     """Start `num_envs` environments and give them as a running vector env.
 
     `factory` is an entrypoint `pkg.mod:attr`, a callable, or one of these per environment; called with
     `kwargs` (one mapping, or one per environment). `num_processes` children step them (None: one per
     processor, at most `num_envs`; 0: none, the caller's process does). `first_env_index` is added to the
-    index that a factory's `env_index` parameter is handed. `restarts` replaces an environment that raises, ends its
-    trajectory as truncated, and adds the leaf `("next", "valid")`, False on the frame in which it failed.
+    index that a factory's `env_index` parameter is handed. `restarts` replaces an environment that raises, or whose
+    process is lost or stuck, ends its trajectory as truncated, and adds the leaf `("next", "valid")`, False on the frame
+    in which it failed; at most `max_restarts` times for one environment (None: as long as there are good steps between).
 
     Raises TypeError or RuntimeError for factories that cannot be used, ValueError for numbers out of range,
     ConfigurationError where shared memory does not suffice, and what `VectorEnv` names for environments that
@@ -55,7 +57,10 @@ def open_envs(
         extra_leaves=tuple(extra_leaves),
         first_env_index=first_env_index,
         rules=StepRules(
-            max_frames_per_traj=max_frames_per_traj, check_finite=check_finite, restarts=restarts
+            max_frames_per_traj=max_frames_per_traj,
+            check_finite=check_finite,
+            restarts=restarts,
+            max_restarts=max_restarts,
         ),
     )
     if num_processes == 0:

@@ -17,6 +17,9 @@ class Doing(IntEnum):
     SET_SEED = 6
 
 
+FRAME = 1
+"""Which word of a progress row holds the frame."""
+
 _ENV_BITS = 20
 _CALL_BITS = 4
 
@@ -36,6 +39,10 @@ class Progress:
     def note(self, doing: Doing, row: int) -> None:
         """Say that this row is about to do something."""
         self.word[0] = self.base(doing) + row
+
+    def at_frame(self, frame: int) -> None:
+        """Say which frame of a block is being stepped: a process that takes this one's place goes on there."""
+        self.word[FRAME] = frame
 
     def rest(self) -> None:
         """Say that nothing is being done."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rollout_worker.envs.commands import RowOp
+from rollout_worker.envs.commands import Broken, RowOp
 from rollout_worker.envs.describe import Key, spelled
 from rollout_worker.envs.engine import Engine, ResetOrder
 from rollout_worker.envs.layout import VALID
@@ -42,6 +42,7 @@ class RowEngine(Engine):
         self._device, self._is_lazy = device, is_lazy
         self._is_marked = group.settings.rules.restarts
         self._current: list[TensorDictBase | None] = [None] * group.num_envs
+        self._sent: dict[int, TensorDictBase] = {}
 
     def moved(self, device: torch.device | None) -> RowEngine:
         """The rows stay where they are; their stack goes to the device."""
@@ -128,11 +129,10 @@ class RowEngine(Engine):
         following, roots = [], []
         for index, row_mask in enumerate(masks):
             came = found.get(index)
-            row, fresh = came if autoreset and came is not None else (came, None)
-            if row is None:
-                row = self._skipped(index, given[index])
+            row, fresh = self._came_of(index, came, given[index], autoreset=autoreset)
             following.append(row)
-            roots.append(self._root_after_step(index, row, fresh, row_mask))
+            mask_of_fresh = None if isinstance(came, Broken) else row_mask
+            roots.append(self._root_after_step(index, row, fresh, mask_of_fresh))
         self._current = list(roots)
         return self._stacked(following), self._stacked(roots) if autoreset else None
 
@@ -144,6 +144,7 @@ class RowEngine(Engine):
             (index, self._acting(index, row, None)) for index, row in zip(indices, rows_of(td), strict=True)
         ]
         self.group.begin_rows(RowOp.STEP_AND_RESET, rows)
+        self._sent.update(rows)
 
     def receive(
         self, at_least: int, timeout_s: float | None
@@ -153,10 +154,23 @@ class RowEngine(Engine):
         if not found:
             return [], None, None
         roots = []
-        for index, (row, fresh) in found.items():
+        rows = []
+        for index, came in found.items():
+            row, fresh = self._came_of(index, came, self._sent.pop(index), autoreset=True)
+            rows.append(row)
             roots.append(self._root_after_step(index, row, fresh, None))
             self._current[index] = roots[-1]
-        return list(found), self._stacked([row for row, _ in found.values()]), self._stacked(roots)
+        return list(found), self._stacked(rows), self._stacked(roots)
+
+    def _came_of(
+        self, index: int, came: Any, given: TensorDictBase, *, autoreset: bool
+    ) -> tuple[TensorDictBase, TensorDictBase | None]:
+        """What stands under a row's `next`, and its fresh root where there is one."""
+        if came is None:
+            return self._skipped(index, given), None
+        if isinstance(came, Broken):
+            return self._broken_off(index, given), came.fresh if autoreset else None
+        return came if autoreset else (came, None)
 
     def _acting(self, index: int, given: TensorDictBase, mask: torch.Tensor | None) -> TensorDictBase:
         """A row as its environment gets it. Raises KeyError or RuntimeError for actions that do not fit, before anybody is
@@ -185,6 +199,15 @@ class RowEngine(Engine):
         row = standing_of(given, self._current_of(index), self._no_reward[index])
         if self._is_marked:
             row.set(VALID[-1], torch.ones((*self._row_size, 1), dtype=torch.bool))
+        return row
+
+    def _broken_off(self, index: int, given: TensorDictBase) -> TensorDictBase:
+        """What a row gives whose environment was replaced: its root, no reward, truncated and not valid."""
+        row = standing_of(given, self._current_of(index), self._no_reward[index])
+        for key, _ in self._kept[index]:
+            if key[-1] in ("done", "truncated", "terminated"):
+                row.set(key, torch.full_like(row.get(key), key[-1] != "terminated"))
+        row.set(VALID[-1], torch.zeros((*self._row_size, 1), dtype=torch.bool))
         return row
 
     def _root_after_step(

@@ -6,11 +6,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rollout_worker.envs.describe import spelled
-from rollout_worker.envs.layout import VALID
 from rollout_worker.envs.metadata import asked_of, env_of
 from rollout_worker.envs.native import Start
 from rollout_worker.envs.row_fit import Declared
@@ -77,16 +75,6 @@ class RowSession:
     def _stepped_to(self, following: TensorDictBase) -> None:
         self.root = following
         self.num_steps += 1
-
-    def broken_off(self, root: TensorDictBase) -> TensorDictBase:
-        """What stands under `next` of a step that failed: the root again, no reward, truncated and not valid."""
-        row = root.clone()
-        for key, spec in self.owner.full_reward_spec.leaves():
-            row.set(key, spec.zero())
-        for key, spec in self.owner.full_done_spec.leaves():
-            row.set(key, spec.zero() if key[-1] == "terminated" else ~spec.zero())
-        row.set(VALID[-1], torch.zeros((*row.batch_size, 1), dtype=torch.bool, device=row.device))
-        return row
 
     def _moved(self, row: TensorDictBase) -> TensorDictBase:
         device = self.owner.device

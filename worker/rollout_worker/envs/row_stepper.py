@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from rollout_worker.envs.commands import RowOp, RowWork
+from rollout_worker.envs.commands import Broken, RowOp, RowWork
 from rollout_worker.envs.layout import VALID
 from rollout_worker.envs.progress import Doing
-from rollout_worker.envs.row_codec import Row, decoded, encoded
+from rollout_worker.envs.row_codec import decoded, encoded
 from rollout_worker.envs.row_sessions import RowSession
 from rollout_worker.envs.stepper_base import Faults, SessionStepper
+from rollout_worker.envs.transitions import RESET
 
 _CALLS = {
     RowOp.RESET: (Doing.RESET, "reset"),
@@ -54,26 +55,34 @@ class RowStepper(SessionStepper[RowSession]):
                 packs = given.buffer is not None
                 plain.append((index, decoded(given)))
         results = self.do(RowWork(work.op, tuple(plain)))
-        if work.op is RowOp.STEP_AND_RESET:
-            return [(index, tuple(_back(each, packs) for each in pair)) for index, pair in results]
-        return [(index, _back(row, packs)) for index, row in results]
+        return [(index, _back(result, packs)) for index, result in results]
 
     def _one(self, op: RowOp, position: int, given: Any) -> Any:
         if self.restarts is None:
             return self._done(op, self.sessions[position], given)
         session = self.sessions[position]
+        if self._lost[position]:
+            return self._of_new(op, position, given)
         try:
             return self._marked(op, self._done(op, session, given))
         except (Exception, SystemExit) as error:
-            before = session.root
             had_good_steps = op is not RowOp.RESET and session.num_steps > 0
-            made = self.restarts.instead_of(session, position, error, had_good_steps=had_good_steps)
-            self.sessions[position] = made
+            refused = self.restarts.refusal(position, error, had_good_steps=had_good_steps)
+            if refused is not None:
+                raise refused from None
+            self.sessions[position] = made = self.restarts.instead_of(session, position, error)
             fresh = made.reset(None, {})
-            if op is RowOp.RESET or before is None:
-                return fresh
-            following = made.broken_off(before)
-            return (following, fresh) if op is RowOp.STEP_AND_RESET else following
+            return fresh if op is RowOp.RESET else Broken(fresh)
+
+    def _of_new(self, op: RowOp, position: int, given: Any) -> Any:
+        """What comes of a row whose environment is gone with its process: all of the new one is reset. What of the row was
+        not to be reset is said to be lost at the next step."""
+        row, kwargs = given if op is RowOp.RESET else (None, {})
+        mask = None if row is None else row.get(RESET, None)
+        is_whole = mask is None or bool(mask.all())
+        fresh = self.sessions[position].reset(row if is_whole else None, kwargs)
+        self._lost[position] = op is RowOp.RESET and not is_whole
+        return fresh if op is RowOp.RESET else Broken(fresh)
 
     @staticmethod
     def _done(op: RowOp, session: RowSession, given: Any) -> Any:
@@ -92,5 +101,10 @@ class RowStepper(SessionStepper[RowSession]):
         return result
 
 
-def _back(row: Any, packs: bool) -> Row | None:
-    return encoded(row, consolidate=packs)
+def _back(result: Any, packs: bool) -> Any:
+    """What came of a row in the form in which it goes through a pipe."""
+    if isinstance(result, Broken):
+        return Broken(encoded(result.fresh, consolidate=packs))
+    if isinstance(result, tuple):
+        return tuple(encoded(row, consolidate=packs) for row in result)
+    return encoded(result, consolidate=packs)

@@ -78,6 +78,7 @@ class Stepper(SessionStepper[Session]):
             for index in rows:
                 if (seed := seeds[index]) is not None:
                     self.restarts.note_seed(index, seed)
+            self._lost[rows] = False
         if self.rules.seed_globals and rows and seeds[rows[0]] is not None:
             seed_globals(int(self._seeds[rows[0]]))
         self._reset_rows(rows, [array[:, 0] for array in self._carry.root], seeds)
@@ -103,6 +104,7 @@ class Stepper(SessionStepper[Session]):
 
     def _advance(self, rows: BlockRows, step: int, active: list[int] | None, *, autoreset: bool) -> None:
         frame = self._frame(rows, step)
+        self._progress.at_frame(step)
         if frame.has_ends:
             frame.forget_ends()
         before, after = frame.counts
@@ -132,6 +134,7 @@ class Stepper(SessionStepper[Session]):
             if ended:
                 self._reset_rows(ended, frame.roots, None)
         else:
+            self._make_ready(lost)
             moved: Any = slice(None) if active is None else active
             for carry, following in zip(self._carry.root, frame.next, strict=True):
                 carry[moved, 0] = following[moved]
@@ -166,7 +169,9 @@ class Stepper(SessionStepper[Session]):
         base = self._progress.base(Doing.STEP)
         ended: dict[int, tuple[bool, bool]] = {}
         failures: list[tuple[int, BaseException]] = []
-        todo = iter(range(len(steps)) if active is None else active)
+        rows_to_step: Sequence[int] = range(len(steps)) if active is None else active
+        gone = [index for index in rows_to_step if self._lost[index]] if self.restarts is not None else []
+        todo = iter([index for index in rows_to_step if index not in gone] if gone else rows_to_step)
         result: Any = _NOTHING
         while True:
             index = -1
@@ -191,41 +196,64 @@ class Stepper(SessionStepper[Session]):
             except (Exception, SystemExit) as error:
                 failures.append((index, _explained(error, result)))
         if failures:
-            self._lose(rows, frame, failures, rewards)
-            ended.update((index, (False, True)) for index, _ in failures)
-        return ended, [index for index, _ in failures]
+            self._reseat_all(failures)
+        lost = [*gone, *(index for index, _ in failures)]
+        if lost:
+            self._break_off(rows, frame, lost, rewards)
+            ended.update((index, (False, True)) for index in lost)
+        return ended, lost
 
-    def _lose(
-        self, rows: BlockRows, frame: Frame, failures: list[tuple[int, BaseException]], rewards: Array
-    ) -> None:
-        """Put new environments in the place of those that failed; their frame repeats the root. Raises StepFailed where
-        the rules do not want that, or it does not help."""
+    def _reseat_all(self, failures: list[tuple[int, BaseException]]) -> None:
+        """Put new environments in the place of those that failed in a step."""
         faults = Faults(self.first_env)
-        roots = rows.root if frame.step else self._carry.root
         for index, error in failures:
-            try:
-                self._reseat(index, error, had_good_steps=bool(self._frames[index]))
-            except (Exception, SystemExit) as final:
-                faults.add(final, index, "step" if final is error else "constructor")
-                continue
-            for following, root in zip(frame.next, roots, strict=True):
-                following[index] = root[index, frame.step if frame.step else 0]
-            for key in self._nested:
-                rows.arrays["next", *key][index, frame.step] = 0
-            rewards[index] = 0.0
-            if frame.valid is not None:
-                frame.valid[index] = False
+            self._reseat(index, error, "step", faults, had_good_steps=bool(self._frames[index]))
         faults.raise_if_any()
 
-    def _reseat(self, index: int, error: BaseException, *, had_good_steps: bool) -> None:
-        """A new environment for a row, reset once, so that it can be stepped whatever comes next."""
-        if self.restarts is None:
-            raise error
-        failed = self.sessions[index]
-        made = self.restarts.instead_of(failed, index, error, had_good_steps=had_good_steps)
-        self.sessions[index] = made
-        self._steps[index] = made.step
-        made.reset(None)
+    def _reseat(
+        self, index: int, error: BaseException, call: str, faults: Faults, *, had_good_steps: bool
+    ) -> bool:
+        """A new environment for a row. False, with a fault, where the rules do not want that, or it does not help."""
+        refused = error
+        if self.restarts is not None:
+            found = self.restarts.refusal(index, error, had_good_steps=had_good_steps)
+            if found is None:
+                try:
+                    made = self.restarts.instead_of(self.sessions[index], index, error)
+                except (Exception, SystemExit) as final:
+                    faults.add(final, index, "constructor")
+                    return False
+                self.sessions[index] = made
+                self._steps[index] = made.step
+                return True
+            refused = found
+        faults.add(refused, index, call)
+        return False
+
+    def _break_off(self, rows: BlockRows, frame: Frame, lost: list[int], rewards: Array) -> None:
+        """Write the frame of environments that were not stepped to its end: it repeats the root."""
+        for following, root, carry in zip(frame.next, rows.root, self._carry.root, strict=True):
+            is_carried = (
+                frame.step == 0 and following.dtype == object
+            )  # what is no tensor is not kept in the block
+            following[lost] = carry[lost, 0] if is_carried else root[lost, frame.step]
+        for key in self._nested:
+            rows.arrays["next", *key][lost, frame.step] = 0
+        rewards[lost] = 0.0
+        if frame.valid is not None:
+            frame.valid[lost] = False
+        self._lost[lost] = False
+
+    def _make_ready(self, renewed: list[int]) -> None:
+        """Reset new environments whose first root nobody asked for, so that they can be stepped whatever comes next."""
+        faults = Faults(self.first_env)
+        for index in renewed:
+            self._progress.note(Doing.RESET, index)
+            try:
+                self.sessions[index].reset(None)
+            except (Exception, SystemExit) as error:
+                faults.add(error, index, "reset")
+        faults.raise_if_any()
 
     def _write_nested(self, rows: BlockRows, step: int, index: int, observation: Any) -> None:
         for key in self._nested:
@@ -259,11 +287,11 @@ class Stepper(SessionStepper[Session]):
             try:
                 self._reset_row(roots, index, None if seeds is None else seeds[index])
             except (Exception, SystemExit) as error:
-                try:
-                    self._reseat(index, error, had_good_steps=False)
-                    self._reset_row(roots, index, None)
-                except (Exception, SystemExit) as final:
-                    faults.add(final, index, "reset")
+                if self._reseat(index, error, "reset", faults, had_good_steps=False):
+                    try:
+                        self._reset_row(roots, index, None)
+                    except (Exception, SystemExit) as final:
+                        faults.add(final, index, "reset")
             self._frames[index] = 0
             self._returns[index] = 0.0
         faults.raise_if_any()

@@ -30,13 +30,15 @@ class StepRules:
     `max_frames_per_traj` truncates a trajectory at that many frames (None: never). `check_finite` refuses NaN
     and infinity in float observations and rewards. `seed_globals` seeds Python's, numpy's and (where loaded)
     torch's global generators with the first environment's seed, for environments that draw from those: right
-    in a child, a side effect in a user's own process.
+    in a child, a side effect in a user's own process. `restarts` replaces environments that fail, and processes that are
+    lost, at most `max_restarts` times each (None: as often as it helps).
     """
 
     max_frames_per_traj: int | None = None
     check_finite: bool = True
     seed_globals: bool = False
     restarts: bool = False
+    max_restarts: int | None = None
 
 
 class StepFailed(Exception):
@@ -98,7 +100,7 @@ class SessionStepper(Generic[S]):
         self._progress = progress
         self._slice = slice(first_env, first_env + len(self.sessions))
         self._seeds, self._has_seed = control.seeds[self._slice], control.has_seed[self._slice]
-        self._mask = control.mask[self._slice]
+        self._mask, self._lost = control.mask[self._slice], control.lost[self._slice]
         self.restarts: Restarts[S] | None = None
 
     def seed(self) -> None:
@@ -115,6 +117,11 @@ class SessionStepper(Generic[S]):
             except (Exception, SystemExit) as error:
                 faults.add(error, index, "set_seed")
         faults.raise_if_any()
+
+    def seed_anew(self) -> None:
+        """Seed environments whose process took another's place: each goes on with a seed of its own."""
+        if self.restarts is not None:
+            self.restarts.seed_all_anew(self.sessions, with_globals=self.rules.seed_globals)
 
     def close(self) -> None:
         """Close every environment. All are tried; failures leave together."""

@@ -80,7 +80,10 @@ def seated(
     if rules.restarts:
         made.restarts = Restarts(
             lambda position: opened(stepped_by, part, first + position, Makers()),
-            control.restarts[first : part.indices.stop],
-            first,
+            control,
+            part.indices,
+            max_restarts=rules.max_restarts,
         )
+        if control.lost[first]:  # this process takes the place of one that is gone
+            made.seed_anew()
     return made

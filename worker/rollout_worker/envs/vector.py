@@ -16,7 +16,7 @@ import numpy as np
 
 from rollout_contract.errors import LayoutMismatch
 from rollout_worker.envs.arena import Arena, ArenaPlan, Block
-from rollout_worker.envs.commands import Cut, Reset, Simple, Step
+from rollout_worker.envs.commands import Cut, Reset, RowOp, Simple, Step
 from rollout_worker.envs.describe import EnvDescription, differences
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.group import EnvGroup, Host
@@ -157,12 +157,22 @@ class VectorEnv(EnvGroup):
         """Advance through frames `start` to `stop` (excluded) with actions that lie there already: one wake-up for all."""
         self._check_ready()
         self._check_range(start, stop)
+        start = self._step_one_by_one(block, start, stop)
         self._step(Step(block, start, stop))
+
+    def _step_one_by_one(self, block: int, start: int, stop: int) -> int:
+        """Advance to the last frame of a range where a lost process would take along leaves that are no tensors."""
+        if self.settings.rules.restarts and self.layout.objects:
+            for step in range(start, stop - 1):
+                self._step(Step(block, step, step + 1))
+            return stop - 1
+        return start
 
     def begin_step(self, block: int, start: int, stop: int) -> None:
         """Like `step_range`, but return at once; `finish_step` waits. Meanwhile only other blocks may be touched."""
         self._check_ready()
         self._check_range(start, stop)
+        start = self._step_one_by_one(block, start, stop)
         self._note_step(Step(block, start, stop))
         self._host.order(Step(block, start, stop), call="step")
         self._has_begun_step = True
@@ -180,7 +190,22 @@ class VectorEnv(EnvGroup):
         self._check_ready()
         if mask is not None:
             self._host.control.mask[:] = mask
+        self._keep_roots(slice(None))
         self._step(command)
+
+    def begin_rows(self, op: RowOp, rows: Sequence[tuple[int, Any]]) -> None:
+        """Have some environments stepped by one frame, whatever the others are doing; see `EnvGroup.begin_rows`."""
+        if not self.is_closed:
+            self._keep_roots(sorted({index for index, _ in rows} - self._under_way))
+        super().begin_rows(op, rows)
+
+    def _keep_roots(self, rows: slice | list[int]) -> None:
+        """Keep the roots of a step that begins in the carry: a frame that is lost repeats them."""
+        if not self.settings.rules.restarts:
+            return
+        arena = self._opened()
+        for key in arena.carry.layout.root_keys:
+            arena.blocks[0].arrays[key][rows, 0] = arena.carry.arrays[key][rows, 0]
 
     def cut(self, block: int, step: int, seeds: Sequence[int | None] | None = None) -> None:
         """End every running trajectory at a frame of a block as truncated, then reset all environments with
