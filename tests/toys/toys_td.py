@@ -248,8 +248,15 @@ class Growing(CountEnv):
 class Crooked(CountEnv):
     """Fails in the way `how` in the step of that number, or while its state is loaded; only where `env_index` is `only`."""
 
-    def __init__(self, how: str = "raise", where: int | str = 2, only: int = 1, env_index: int = 0) -> None:
-        super().__init__(k=1000)
+    def __init__(
+        self,
+        how: str = "raise",
+        where: int | str = 2,
+        only: int = 1,
+        env_index: int = 0,
+        device: str | None = None,
+    ) -> None:
+        super().__init__(k=1000, device=device)
         self.how, self.where, self.is_crooked = how, where, env_index == only
         self._maybe("constructor")
 

@@ -25,6 +25,7 @@ OURS = functools.partial(toys_td.CountEnv, k=1000)
 KINDS = [
     pytest.param(GYM, {}, id="gymnasium"),
     pytest.param(OURS, {}, id="block"),
+    pytest.param(functools.partial(toys_td.CountEnv, k=1000, device="cpu"), {}, id="memory"),
     pytest.param(OURS, {"use_buffers": False}, id="direct"),
 ]
 

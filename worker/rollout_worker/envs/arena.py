@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Block:
         self.layout = layout
         self._memory = memory
         self.arrays: dict[Key, np.ndarray[Any, Any]] = {
-            leaf.key: _view(memory, leaf) for leaf in (*layout.data, *layout.notes)
+            leaf.key: view_of(memory, leaf) for leaf in (*layout.data, *layout.notes)
         }
         for key in layout.objects:
             self.arrays[key] = np.full((layout.num_envs, layout.num_steps), None, dtype=object)
@@ -67,20 +67,37 @@ class Block:
         """The data leaves as tensors of the same memory."""
         if self._tensors is None:
             self._tensors = {
-                leaf.key: _tensor(self.arrays[leaf.key], leaf.dtype) for leaf in self.layout.data
+                leaf.key: tensor_over(self.arrays[leaf.key], leaf.dtype) for leaf in self.layout.data
             }
         return self._tensors
 
 
-def _view(memory: np.ndarray[Any, np.dtype[np.uint8]], leaf: Placed) -> np.ndarray[Any, Any]:
+def view_of(memory: np.ndarray[Any, np.dtype[np.uint8]], leaf: Placed) -> np.ndarray[Any, Any]:
+    """The array that lies at a leaf's place."""
     return memory[leaf.offset : leaf.offset + leaf.nbytes].view(leaf.storage).reshape(leaf.shape)
 
 
-def _tensor(array: np.ndarray[Any, Any], dtype: str) -> torch.Tensor:
+def tensor_over(array: np.ndarray[Any, Any], dtype: str) -> torch.Tensor:
+    """A tensor of such an array's memory. Loads torch."""
     import torch
 
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
+
+
+class MemoryPlan(Protocol):
+    """What is to lie in memory that processes share; parent and children compute the same offsets from it."""
+
+    @property
+    def nbytes(self) -> int:
+        """How large it is."""
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether there are leaves that are no tensors, which go through pipes."""
+
+    def shared(self, fd: int) -> Any:
+        """This plan laid over a memory file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +106,15 @@ class ArenaPlan:
 
     layout: BlockLayout
     num_blocks: int
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether there are leaves that are no tensors."""
+        return bool(self.layout.objects)
+
+    def shared(self, fd: int) -> SharedArena:
+        """The arena in a memory file."""
+        return SharedArena(self, fd)
 
     @property
     def nbytes(self) -> int:
@@ -177,6 +203,6 @@ class ControlPage:
         placed, self.nbytes = place(leaves, lead=())
         self.nbytes = align(self.nbytes)
         memory = _aligned_zeros(self.nbytes) if fd is None else mapped(fd, self.nbytes)
-        arrays = [_view(memory, leaf) for leaf in placed]
+        arrays = [view_of(memory, leaf) for leaf in placed]
         self.command, self.reply, self.progress, self.seeds, self.has_seed, self.mask = arrays[:6]
         self.restarts, self.first_seeds, self.was_seeded, self.lost = arrays[6:]

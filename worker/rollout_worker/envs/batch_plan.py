@@ -17,6 +17,7 @@ from rollout_worker.envs.batch_settings import BatchSettings
 from rollout_worker.envs.describe import Key, differences, spelled
 from rollout_worker.envs.metadata import GROUPS, EnvMeta
 from rollout_worker.envs.row_fit import nested_sizes
+from rollout_worker.envs.row_memory import RowPlan, row_plan_of
 from rollout_worker.envs.spec_stack import stack_specs
 from rollout_worker.envs.specs import Composite
 
@@ -33,6 +34,8 @@ class BatchPlan:
     is_lazy: bool
     is_dynamic: bool
     takes_rows: bool
+    rows: RowPlan | None = None
+    """The memory that rows are stepped through, if they are; where they do not go through a block."""
 
     def specs(self) -> dict[str, Composite]:
         """The specs of the batch, by group."""
@@ -82,6 +85,7 @@ def plan_of(
         and not (is_in_process and takes_rows)  # nothing is saved there, and gradients would be lost
         and _share_a_block(metas)
     )
+    has_rows = not uses_block and not is_in_process and not is_lazy and not is_dynamic
     return BatchPlan(
         metas=tuple(metas),
         batch_size=torch.Size((len(metas), *metas[0].batch_size)),
@@ -90,6 +94,7 @@ def plan_of(
         is_lazy=is_lazy,
         is_dynamic=is_dynamic,
         takes_rows=takes_rows,
+        rows=row_plan_of(metas) if settings.use_buffers is not False and has_rows else None,
     )
 
 

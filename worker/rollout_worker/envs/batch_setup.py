@@ -24,6 +24,7 @@ from rollout_worker.envs.group import EnvGroup
 from rollout_worker.envs.metadata import EnvMeta, meta_of
 from rollout_worker.envs.row_engine import RowEngine
 from rollout_worker.envs.row_group import RowGroup
+from rollout_worker.envs.row_memory_engine import RowMemoryEngine
 from rollout_worker.envs.spec_leaves import Device, as_device
 from rollout_worker.envs.specs import Composite
 from rollout_worker.envs.stepper_base import StepRules
@@ -220,7 +221,10 @@ class BatchSetup(EnvBase):
             group: EnvGroup = self._make_group(VectorEnv)
         else:
             group = self._make_group(
-                RowGroup, crosses_pipes=not self._in_process, consolidate=self._settings.consolidate
+                RowGroup,
+                crosses_pipes=not self._in_process,
+                consolidate=self._settings.consolidate,
+                plan=plan.rows,
             )
         group.start()
         self.__dict__["_group"] = group
@@ -233,7 +237,7 @@ class BatchSetup(EnvBase):
         Raises RuntimeError where nothing runs, or rows go without a block.
         """
         engine = self.__dict__["_engine"]
-        if not isinstance(engine, BlockEngine):
+        if not isinstance(engine, BlockEngine | RowMemoryEngine):
             why = "it has not been started" if engine is None else "its rows go without a buffer"
             raise RuntimeError(f"{type(self).__name__} has no shared block: {why}")
         return engine.memory(is_file=self._settings.memmap and not self._in_process)
@@ -247,7 +251,8 @@ class BatchSetup(EnvBase):
         if isinstance(group, VectorEnv):
             return BlockEngine(group, device=self.device, sizes=plan.sizes(), takes_rows=plan.takes_rows)
         assert isinstance(group, RowGroup)
-        return RowEngine(group, plan.metas, device=self.device, is_lazy=plan.is_lazy)
+        rows = RowEngine(group, plan.metas, device=self.device, is_lazy=plan.is_lazy)
+        return rows if plan.rows is None else RowMemoryEngine(rows, sizes=plan.sizes())
 
     def _vector_settings(self) -> VectorSettings:
         settings: BatchSettings = self._settings

@@ -115,10 +115,8 @@ class BlockEngine(Engine):
         view = self._view_of_one_frame()
         block = self.group.blocks[0]
         leaves = {key: tensor[:, 0] for key, tensor in block.tensors.items()}
-        found = view.over(leaves)
-        for part in (found, *(each for each in found.values(True) if isinstance(each, TensorDictBase))):
-            part._is_memmap, part._is_shared = is_file, not is_file
-        return found.lock_()
+        sizes = {("next", *key): size for key, size in view.sizes.items()} | view.sizes
+        return shared_view(leaves, torch.Size((self.group.num_envs,)), sizes, is_file=is_file)
 
     def can_run_open(self) -> bool:
         """Whether frames can be stepped in runs: everything is a tensor, and nothing is under way."""
@@ -164,15 +162,15 @@ class BlockView:
         block, carry = group.blocks[0], group.carry
         layout = block.layout
         self._batch_size, self._device = torch.Size((group.num_envs,)), device
-        self._sizes = {key: torch.Size((group.num_envs, *size)) for key, size in sizes.items()}
+        self.sizes = {key: torch.Size((group.num_envs, *size)) for key, size in sizes.items()}
         flags = flag_keys(layout.done_groups)
         keys = [key for key in (*layout.root_keys, *layout.reward_keys, *flags) if key not in layout.objects]
         keys += [VALID[1:]] if VALID in block.arrays else []
         self._next_views = [(key, block.tensors["next", *key][:, 0]) for key in keys]
-        self._next = [(key, _copier(view, device)) for key, view in self._next_views]
+        self._next = [(key, copier(view, device)) for key, view in self._next_views]
         roots = [key for key in layout.root_keys if key not in layout.objects]
         self._carry_views = [(key, carry.tensors[key][:, 0]) for key in roots]
-        self._carry = [(key, _copier(view, device)) for key, view in self._carry_views]
+        self._carry = [(key, copier(view, device)) for key, view in self._carry_views]
         self._flags = [
             (key, _blank((*self._batch_size, *block.arrays["next", *key].shape[2:]), device)) for key in flags
         ]
@@ -247,26 +245,30 @@ class BlockView:
         return self._of_rows(leaves, len(indices))
 
     def _of_rows(self, leaves: dict[Key, Any], num_rows: int) -> TensorDictBase:
-        sizes = {key: torch.Size((num_rows, *size[1:])) for key, size in self._sizes.items()}
+        sizes = {key: torch.Size((num_rows, *size[1:])) for key, size in self.sizes.items()}
         size = torch.Size((num_rows,))
         found = tensordict_of(tree_of(leaves, size, None, sizes), size, None)
         return found if self._device is None else found.to(self._device)
-
-    def over(self, leaves: dict[Key, Any]) -> TensorDict:
-        """A tensordict of such leaves themselves."""
-        size = self._batch_size
-        sizes = {("next", *key): each for key, each in self._sizes.items()} | self._sizes
-        return tensordict_of(tree_of(leaves, size, None, sizes), size, None)
 
     def _tensordict(self, leaves: dict[Key, Any]) -> TensorDictBase:
         if self._is_flat:
             tree: dict[str, Any] = {key[0]: value for key, value in leaves.items()}
         else:
-            tree = tree_of(leaves, self._batch_size, self._device, self._sizes)
+            tree = tree_of(leaves, self._batch_size, self._device, self.sizes)
         return tensordict_of(tree, self._batch_size, self._device)
 
 
-def _copier(view: torch.Tensor, device: torch.device | None) -> Callable[[], torch.Tensor]:
+def shared_view(
+    leaves: Mapping[Key, torch.Tensor], size: torch.Size, sizes: Mapping[Key, torch.Size], *, is_file: bool
+) -> TensorDictBase:
+    """Leaves of shared memory as a locked tensordict, which says of itself where it lies."""
+    found = tensordict_of(tree_of(leaves, size, None, sizes), size, None)
+    for part in (found, *(each for each in found.values(True) if isinstance(each, TensorDictBase))):
+        part._is_memmap, part._is_shared = is_file, not is_file
+    return found.lock_()
+
+
+def copier(view: torch.Tensor, device: torch.device | None) -> Callable[[], torch.Tensor]:
     """A function that gives the caller's own copy of what a view holds now."""
     if device is not None and device != view.device:
         return lambda: view.to(device)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, assert_never
 
-from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
+from rollout_worker.envs.arena import Arena, ControlPage, MemoryPlan
 from rollout_worker.envs.calls import answer, sendable
 from rollout_worker.envs.commands import (
     Call,
@@ -236,7 +236,7 @@ class _Listener:
             case Close():
                 stepper.close()
             case Step():
-                self._of_blocks().step(command)
+                stepper.step(command)
                 return self._objects.after_step(command) if self._objects else None
             case Reset():
                 self._of_blocks().reset()
@@ -265,13 +265,13 @@ class _Listener:
         with _socket_of(self._conn) as channel:
             _, fds, _, _ = socket.recv_fds(channel, 1, 1)
         try:
-            arena = SharedArena(plan, fds[0])
+            memory: Any = plan.shared(fds[0])
         finally:
             os.close(fds[0])
-        self._of_blocks().map(arena)
+        self._stepper.map(memory)
         rows = slice(self._setup.indices.start, self._setup.indices.stop)
-        put_objects(arena, rows, objects)
-        self._objects = _ObjectLeaves(arena, rows) if plan.layout.objects else None
+        put_objects(memory, rows, objects)
+        self._objects = _ObjectLeaves(memory, rows) if plan.has_objects else None
 
 
 ObjectRows = tuple[int, Any, int, Any]
@@ -289,7 +289,7 @@ def put_objects(arena: Arena, rows: slice, found: Iterable[ObjectRows]) -> None:
 class _ObjectLeaves:
     """Copies of the leaves that are no tensors, to be sent beside the block."""
 
-    def __init__(self, arena: SharedArena, rows: slice) -> None:
+    def __init__(self, arena: Arena, rows: slice) -> None:
         self._arena, self._rows = arena, rows
 
     def of_carry(self) -> list[ObjectRows]:
@@ -321,7 +321,7 @@ def _socket_of(conn: Connection) -> Any:
         channel.close()
 
 
-def send_arena(conn: Connection, plan: ArenaPlan, fd: int, objects: Sequence[ObjectRows] = ()) -> None:
+def send_arena(conn: Connection, plan: MemoryPlan, fd: int, objects: Sequence[ObjectRows] = ()) -> None:
     """The parent's half of `Remap`. `objects` are leaves that are no tensors, for a process that takes another's place."""
     send_plain(conn, (plan, objects))
     with _socket_of(conn) as channel:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from rollout_worker.envs.arena import ArenaPlan, ControlPage
+from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import PREFIXES, STAGE, Result
 from rollout_worker.envs.child import FIRST, ObjectRows, send_arena
 from rollout_worker.envs.commands import Call, Command, Remap, Request, Reset, Step
@@ -37,18 +37,18 @@ class Rescue:
         self._births, self._control = births, control
         self._most, self._close_timeout_s = max_restarts, close_timeout_s
         self._number = 0
-        self._plan: ArenaPlan | None = None
+        self._plan: MemoryPlan | None = None
         self._fd = -1
         self._staged: dict[int, Task] = {}
         self.objects_of: ObjectsOf | None = None
 
-    def keep_arena(self, plan: ArenaPlan, fd: int) -> None:
-        """New processes map this arena."""
+    def keep_memory(self, plan: MemoryPlan, fd: int) -> None:
+        """New processes map this memory."""
         close_all(self._fd)
         self._plan, self._fd = plan, os.dup(fd)
 
     def close(self) -> None:
-        """Give back the arena."""
+        """Give back the memory."""
         close_all(self._fd)
         self._fd = -1
 
@@ -104,7 +104,7 @@ class Rescue:
         child.number, child.steps = FIRST, 0
         task = child.task = self._rest_of(child, fault)
         if self._plan is not None:
-            child.ahead.append(self._own(Remap(), self._saying_arena(child.indices, task.command)))
+            child.ahead.append(self._own(Remap(), self._saying_memory(child.indices, task.command)))
         staged = self._staged.get(child.position)
         if staged is not None and staged is not task:
             child.ahead.append(self._own(Call(), staged.say))
@@ -129,10 +129,10 @@ class Rescue:
         self._number -= 1  # the crew's own numbers are positive
         return Task(command, self._number, "start", True, say)
 
-    def _saying_arena(self, indices: range, command: Command) -> Callable[[Connection], None]:
+    def _saying_memory(self, indices: range, command: Command) -> Callable[[Connection], None]:
         plan, fd = self._plan, self._fd
         assert plan is not None
-        needs = plan.layout.objects and self.objects_of is not None
+        needs = plan.has_objects and self.objects_of is not None
         objects = self.objects_of(indices, command) if needs and self.objects_of is not None else ()
         return lambda conn: send_arena(conn, plan, fd, objects)
 

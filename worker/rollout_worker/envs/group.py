@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.launch import refuse_import_of_main
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.vector_parts import MAX_SEED, Array, Failure, VectorSettings
+
+if TYPE_CHECKING:
+    from rollout_worker.envs.row_memory import RowMemory, RowPlan
 
 T = TypeVar("T")
 
@@ -42,6 +45,9 @@ class Host(Protocol):
 
     def map(self, plan: ArenaPlan) -> Arena:
         """Make memory, and have the environments stepped into it from now on."""
+
+    def map_rows(self, plan: RowPlan) -> RowMemory:
+        """Make memory for rows, and have them stepped through it where a command says so."""
 
     def order(self, command: Simple, *, call: str) -> None:
         """Have a command done by all; `wait` waits for it."""

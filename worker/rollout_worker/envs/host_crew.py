@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
 from rollout_worker.envs.calls import Result
@@ -18,9 +18,13 @@ from rollout_worker.envs.crew_births import Share
 from rollout_worker.envs.crew_parts import CrewSettings
 from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
+from rollout_worker.envs.memory import memory_file
 from rollout_worker.envs.processes import Crew
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.vector_parts import VectorSettings
+
+if TYPE_CHECKING:
+    from rollout_worker.envs.row_memory import RowMemory, RowPlan
 
 
 class CrewHost:
@@ -67,6 +71,17 @@ class CrewHost:
             os.close(fd)
         self._arena = arena
         return arena
+
+    def map_rows(self, plan: RowPlan) -> RowMemory:
+        """Memory for rows that the children map too."""
+        purpose = f"{plan.num_rows} rows of environments"
+        fd = memory_file(plan.nbytes, purpose=purpose, directory=self.settings.memory_directory)
+        try:
+            memory = plan.shared(fd)
+            self._running().remap(plan, fd)
+        finally:
+            os.close(fd)
+        return memory
 
     def _objects_before(self, indices: range, command: Command) -> list[ObjectRows]:
         """Leaves that are no tensors, as they stood before a command: what a process needs that takes another's place."""

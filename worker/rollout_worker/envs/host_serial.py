@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, LocalArena
 from rollout_worker.envs.calls import Result, answer
@@ -21,6 +21,9 @@ from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepFailed
 from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, seated, stepper_of
 from rollout_worker.envs.vector_parts import VectorSettings
+
+if TYPE_CHECKING:
+    from rollout_worker.envs.row_memory import RowMemory, RowPlan
 
 T = TypeVar("T")
 
@@ -95,6 +98,10 @@ class SerialHost:
         self._stepper.map(arena)
         return arena
 
+    def map_rows(self, plan: RowPlan) -> RowMemory:
+        """Never asked for: rows in the caller's own process are handed over as they are."""
+        raise TypeError(f"{plan.num_rows} rows in this process need no memory")
+
     def order(self, command: Simple, *, call: str) -> None:
         """Keep the command: it is done while it is waited for."""
         self._pending = command
@@ -105,7 +112,7 @@ class SerialHost:
         assert stepper is not None
         try:
             if isinstance(command, Step):
-                stepper.step(command)  # type: ignore[union-attr]
+                stepper.step(command)
             elif isinstance(command, Reset):
                 stepper.reset()  # type: ignore[union-attr]
             elif isinstance(command, Seed):

@@ -19,7 +19,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from rollout_worker.envs.arena import ArenaPlan, ControlPage
+from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import PREFIXES
 from rollout_worker.envs.child import FIRST, Answer, Failed, Hello, send_arena
 from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, Request, RowOp, RowWork, encode
@@ -164,10 +164,10 @@ class Crew:
             return []
         return [self._answer_of(child) for child in awaited]
 
-    def remap(self, plan: ArenaPlan, fd: int) -> None:
-        """Have every child map another arena."""
+    def remap(self, plan: MemoryPlan, fd: int) -> None:
+        """Have every child map other memory."""
         if self._rescue is not None:
-            self._rescue.keep_arena(plan, fd)
+            self._rescue.keep_memory(plan, fd)
 
         def say(conn: Connection) -> None:
             send_arena(conn, plan, fd)

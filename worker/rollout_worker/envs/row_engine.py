@@ -6,7 +6,7 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,14 +39,15 @@ class RowEngine(Engine):
         self._no_reward = [
             {key: spec.zero() for key, spec in meta.specs["reward"].leaves()} for meta in metas
         ]
-        self._device, self._is_lazy = device, is_lazy
+        self.device, self._is_lazy = device, is_lazy
         self._is_marked = group.settings.rules.restarts
         self._current: list[TensorDictBase | None] = [None] * group.num_envs
+        self._elsewhere: dict[int, Callable[[int], TensorDictBase]] = {}
         self._sent: dict[int, TensorDictBase] = {}
 
     def moved(self, device: torch.device | None) -> RowEngine:
         """The rows stay where they are; their stack goes to the device."""
-        self._device = device
+        self.device = device
         return self
 
     # -- reset -----------------------------------------------------------------------------------------------------
@@ -97,18 +98,28 @@ class RowEngine(Engine):
 
     def _standing_root(self, index: int, given: TensorDictBase | None) -> TensorDictBase:
         """A row's root as the caller has it, or, leaf by leaf, as the environment left it."""
-        root = self._current_of(index).clone(False)
+        root = self.current_of(index).clone(False)
         for key, shape in self._kept[index]:
             value = None if given is None else entry_of(given, key)
             if value is not None and (not isinstance(value, torch.Tensor) or fits(value.shape, shape)):
                 root.set(key, value)
         return root
 
-    def _current_of(self, index: int) -> TensorDictBase:
+    def current_of(self, index: int) -> TensorDictBase:
+        """The root that an environment stands at; it is reset where it never was."""
         current = self._current[index]
+        if current is None and index in self._elsewhere:
+            return self._elsewhere[index](index)
         if current is None:
             current = self._current[index] = self.group.do(RowOp.RESET, [(index, (None, {}))])[index]
         return current
+
+    def stand_elsewhere(self, of: Callable[[int], TensorDictBase], chosen: torch.Tensor | None) -> None:
+        """Rows (None: all) were stepped otherwise: `of` tells where they stand, until this engine moves them again."""
+        for index in range(self.group.num_envs):
+            if chosen is None or bool(chosen[index]):
+                self._current[index] = None
+                self._elsewhere[index] = of
 
     # -- step ------------------------------------------------------------------------------------------------------
 
@@ -124,7 +135,7 @@ class RowEngine(Engine):
             if row_mask is None or bool(row_mask.any())
         ]
         for index, _ in work:
-            self._current_of(index)
+            self.current_of(index)
         found = self.group.do(RowOp.STEP_AND_RESET if autoreset else RowOp.STEP, work) if work else {}
         following, roots = [], []
         for index, row_mask in enumerate(masks):
@@ -139,7 +150,7 @@ class RowEngine(Engine):
     def send(self, td: TensorDictBase, indices: Sequence[int]) -> None:
         """Hand each row to its environment."""
         for index in indices:
-            self._current_of(index)
+            self.current_of(index)
         rows = [
             (index, self._acting(index, row, None)) for index, row in zip(indices, rows_of(td), strict=True)
         ]
@@ -179,6 +190,9 @@ class RowEngine(Engine):
         lead = () if self._is_lazy else (self.group.num_envs,)
         for key, spec in self._inputs[index]:
             row.set(key, _input(row, key, spec, lead))
+        for key, _ in self._kept[index]:
+            if row.get(key, None) is None:
+                row.set(key, self.current_of(index).get(key).clone())
         if mask is not None and not bool(mask.all()):
             row.set(STEP, mask.unsqueeze(-1))
         passed = given.get("next", None)
@@ -196,14 +210,14 @@ class RowEngine(Engine):
         return list(dict.fromkeys([*keys, *(key for key, _ in self._inputs[index])]))
 
     def _skipped(self, index: int, given: TensorDictBase) -> TensorDictBase:
-        row = standing_of(given, self._current_of(index), self._no_reward[index])
+        row = standing_of(given, self.current_of(index), self._no_reward[index])
         if self._is_marked:
             row.set(VALID[-1], torch.ones((*self._row_size, 1), dtype=torch.bool))
         return row
 
     def _broken_off(self, index: int, given: TensorDictBase) -> TensorDictBase:
         """What a row gives whose environment was replaced: its root, no reward, truncated and not valid."""
-        row = standing_of(given, self._current_of(index), self._no_reward[index])
+        row = standing_of(given, self.current_of(index), self._no_reward[index])
         for key, _ in self._kept[index]:
             if key[-1] in ("done", "truncated", "terminated"):
                 row.set(key, torch.full_like(row.get(key), key[-1] != "terminated"))
@@ -235,7 +249,7 @@ class RowEngine(Engine):
 
     def _stacked(self, rows: Sequence[TensorDictBase]) -> TensorDictBase:
         batch = stacked(rows, is_lazy=self._is_lazy)
-        return batch if self._device is None or batch.device == self._device else batch.to(self._device)
+        return batch if self.device is None or batch.device == self.device else batch.to(self.device)
 
 
 def _inputs_of(meta: EnvMeta) -> list[tuple[Key, Spec]]:

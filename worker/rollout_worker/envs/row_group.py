@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rollout_worker.envs.commands import RowOp, RowWork, Simple
+from rollout_worker.envs.commands import RowOp, RowWork, Simple, Step
 from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.group import EnvGroup, Host
 from rollout_worker.envs.stepping import SteppedBy
-from rollout_worker.envs.vector_parts import VectorSettings
+from rollout_worker.envs.vector_parts import Array, VectorSettings
+
+if TYPE_CHECKING:
+    from rollout_worker.envs.row_memory import RowMemory, RowPlan
 
 
 class RowGroup(EnvGroup):
-    """Environments of any batch size and with any specs. `crosses_pipes` says that rows have to be encoded."""
+    """Environments of any batch size and with any specs. `crosses_pipes` says that rows have to be encoded; with a `plan`
+    they can also be stepped through memory."""
 
     _stepped_by = SteppedBy.ROWS
 
@@ -26,13 +30,29 @@ class RowGroup(EnvGroup):
         *,
         crosses_pipes: bool,
         consolidate: bool = True,
+        plan: RowPlan | None = None,
     ) -> None:
         super().__init__(recipes, settings, host)
         self._crosses_pipes = crosses_pipes
         self._consolidate = consolidate
+        self._plan = plan
+        self.memory: RowMemory | None = None
+        """Through which rows can be stepped (None: through pipes alone)."""
 
     def _opened_with(self, descriptions: list[EnvDescription]) -> None:
-        """There is no memory to make."""
+        if self._plan is not None:
+            self.memory = self._host.map_rows(self._plan)
+
+    def _release(self) -> None:
+        super()._release()
+        self.memory = None
+
+    def advance(self, command: Step, mask: Array | None) -> None:
+        """Step rows through the memory: those that `mask` marks, where the command is masked."""
+        self._check_ready()
+        if mask is not None:
+            self._host.control.mask[:] = mask
+        self._run(command, call="step")
 
     def _run(self, command: Simple, *, call: str) -> None:
         def run() -> None:

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rollout_worker.envs.describe import spelled
+from rollout_worker.envs.describe import Key, spelled
 from rollout_worker.envs.metadata import asked_of, env_of
 from rollout_worker.envs.native import Start
 from rollout_worker.envs.row_fit import Declared
-from rollout_worker.envs.transitions import RESET, STEP
+from rollout_worker.envs.transitions import RESET, STEP, mask_of, merged_where
 
 
 class RowSession:
@@ -47,8 +48,13 @@ class RowSession:
         if row is None and not self._has_looked:
             self._warn_of_more(given)
         self.num_steps = 0
-        self.root = self._root.fit(given)
-        return self.root
+        fresh = self._root.fit(given)
+        mask = None if row is None or self.root is None else row.get(RESET, None)
+        if mask is None or self.root is None or bool(mask.all()):
+            self.root = fresh
+        else:
+            self.root = merged_where(mask_of(mask, self.owner.batch_size), fresh, self.root)
+        return fresh
 
     def step(self, row: TensorDictBase) -> TensorDictBase:
         """Step; gives what stands under `next` then."""
@@ -69,8 +75,18 @@ class RowSession:
             return following, None
         following = following.clone()  # the environment may write its reset where this observation lies
         marks = TensorDict({RESET: done.unsqueeze(-1)}, batch_size=self.owner.batch_size)
-        self.root = self._root.fit(self.owner.reset(marks))
-        return following, self.root
+        fresh = self._root.fit(self.owner.reset(marks))
+        self.root = fresh if bool(done.all()) else merged_where(done, fresh, following)
+        return following, fresh
+
+    def acting(self, taken: Mapping[Key, torch.Tensor], mask: torch.Tensor | None) -> TensorDictBase:
+        """A row to step: what the environment observed last, actions and states, and which elements are to be stepped."""
+        if self.root is None:
+            self.reset(None, {})
+        row: TensorDictBase = self._root.fit(self.root)
+        for key, value in taken.items():
+            row.set(key, value)
+        return row if mask is None else row.set(STEP, mask.unsqueeze(-1))
 
     def _stepped_to(self, following: TensorDictBase) -> None:
         self.root = following

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from rollout_worker.envs.commands import Broken, RowOp, RowWork
+from rollout_worker.envs.commands import Broken, RowOp, RowWork, Step
 from rollout_worker.envs.layout import VALID
 from rollout_worker.envs.progress import Doing
 from rollout_worker.envs.row_codec import decoded, encoded
+from rollout_worker.envs.row_memory import RowMemory, put_row, rows_of_memory
 from rollout_worker.envs.row_sessions import RowSession
 from rollout_worker.envs.stepper_base import Faults, SessionStepper
 from rollout_worker.envs.transitions import RESET
@@ -27,6 +29,8 @@ _CALLS = {
 
 class RowStepper(SessionStepper[RowSession]):
     """Environments that are stepped with tensordicts."""
+
+    _memory: RowMemory
 
     def do(self, work: RowWork) -> list[tuple[int, Any]]:
         """Do the rows in order. A reset's input is its row (or None) and its keywords, a step's its row."""
@@ -42,6 +46,37 @@ class RowStepper(SessionStepper[RowSession]):
                 faults.add(error, position, call)
         faults.raise_if_any()
         return found
+
+    def map(self, memory: RowMemory) -> None:
+        """Step rows through this memory from now on, where a command says so."""
+        self._memory = memory
+
+    def step(self, command: Step) -> None:
+        """Step the rows that the control page's mask marks (all, where the command is not masked) through the memory."""
+        memory = self._memory
+        op = RowOp.STEP_AND_RESET if command.autoreset else RowOp.STEP
+        rows = np.flatnonzero(self._mask).tolist() if command.masked else range(len(self.sessions))
+        faults = Faults(self.first_env)
+        for position in rows:
+            index = self.first_env + position
+            stepped = memory.stepped[index] if command.masked else None
+            self._progress.note(Doing.STEP, position)
+            try:
+                given = self.sessions[position].acting(rows_of_memory(memory.taken, index), stepped)
+                self._put(index, position, self._one(op, position, given))
+            except (Exception, SystemExit) as error:
+                faults.add(error, position, "step")
+        faults.raise_if_any()
+
+    def _put(self, index: int, position: int, result: Any) -> None:
+        """Write what came of a row into the memory."""
+        memory = self._memory
+        memory.broken[index] = isinstance(result, Broken)
+        if not isinstance(result, Broken):
+            put_row(memory.next, index, result[0] if isinstance(result, tuple) else result)
+        root = self.sessions[position].root
+        assert root is not None
+        put_row(memory.root, index, root)
 
     def do_encoded(self, work: RowWork) -> list[tuple[int, Any]]:
         """The same with rows that came through a pipe, and go back through it in the same form."""

@@ -1,0 +1,95 @@
+"""The memory through which rows of fixed shapes are stepped: what each takes, what it gives, and its next root.
+
+Parent and children lay the same plan over one memory file, so that a step costs a word and a wake-up per process, as
+one through a block does. What does not fit (texts, open shapes, unlike rows) goes through pipes instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rollout_worker.envs.arena import tensor_over, view_of
+from rollout_worker.envs.describe import Key
+from rollout_worker.envs.layout import Leaf, Placed, place
+from rollout_worker.envs.memory import mapped
+from rollout_worker.envs.metadata import EnvMeta
+from rollout_worker.envs.specs import LeafSpec, Spec, dtype_name
+
+TAKEN, NEXT, ROOT, STEPPED, BROKEN = "taken", "next", "root", "stepped", "broken"
+"""Parts of the memory: actions and states; what stands under `next` after a step; the root after it; which elements are to
+be stepped; which rows' environments were replaced instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """Where everything lies. Keys start with the part."""
+
+    num_rows: int
+    leaves: tuple[Placed, ...]
+    nbytes: int
+
+    @property
+    def has_objects(self) -> bool:
+        """Texts go through pipes, with their rows."""
+        return False
+
+    def shared(self, fd: int) -> RowMemory:
+        """The rows in a memory file."""
+        return RowMemory(self, mapped(fd, self.nbytes))
+
+
+def row_plan_of(metas: Sequence[EnvMeta]) -> RowPlan | None:
+    """The plan for such rows, which are alike; None where they hold what cannot lie in memory."""
+    meta, num_rows = metas[0], len(metas)
+    parts = {
+        TAKEN: ("action", "state"),
+        NEXT: ("observation", "reward", "done"),
+        ROOT: ("observation", "done"),
+    }
+    leaves: list[Leaf] = []
+    for part, groups in parts.items():
+        specs = dict(leaf for group in groups for leaf in meta.specs[group].leaves())
+        for key, spec in specs.items():
+            if not _has_fixed_place(spec):
+                return None
+            leaves.append(Leaf((part, *key), dtype_name(spec.dtype), tuple(spec.shape)))
+    leaves += [Leaf((STEPPED,), "bool", tuple(meta.batch_size)), Leaf((BROKEN,), "bool")]
+    placed, nbytes = place(leaves, lead=(num_rows,))
+    return RowPlan(num_rows, placed, nbytes)
+
+
+def _has_fixed_place(spec: Spec) -> TypeGuard[LeafSpec]:
+    on_cpu = spec.device is None or spec.device.type == "cpu"
+    return isinstance(spec, LeafSpec) and on_cpu and -1 not in spec.shape
+
+
+class RowMemory:
+    """A plan over its bytes. Tensors are `[num_rows, *batch_size, …]` and share that memory."""
+
+    def __init__(self, plan: RowPlan, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.plan = plan
+        arrays = {leaf.key: (view_of(memory, leaf), leaf.dtype) for leaf in plan.leaves}
+        self._tensors = {key: tensor_over(*each) for key, each in arrays.items()}
+        self.taken, self.next, self.root = (dict(self._part(name)) for name in (TAKEN, NEXT, ROOT))
+        self.stepped = self._tensors[STEPPED,]
+        self.broken = arrays[BROKEN,][0]
+
+    def _part(self, name: str) -> Iterator[tuple[Key, torch.Tensor]]:
+        return ((key[1:], tensor) for key, tensor in self._tensors.items() if key[0] == name)
+
+
+def put_row(leaves: Mapping[Key, torch.Tensor], index: int, row: TensorDictBase) -> None:
+    """Write one row into such leaves."""
+    for key, tensor in leaves.items():
+        tensor[index] = row.get(key if len(key) > 1 else key[0]).detach()
+
+
+def rows_of_memory(leaves: Mapping[Key, torch.Tensor], index: int) -> dict[Key, torch.Tensor]:
+    """One row's own copies of such leaves."""
+    return {key: tensor[index].clone() for key, tensor in leaves.items()}
