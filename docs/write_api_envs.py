@@ -95,11 +95,14 @@ def _item(shown: str, doc: str) -> str:
 
 
 def _own_names(owner: type) -> list[str]:
-    """Public members that a class defines, or that a private base of ours defines for it, in their order there."""
+    """Public members that a class defines, or that a private base of ours defines for it, in their order there. What the
+    public classes that it inherits from have is told there."""
     names: dict[str, None] = {}
+    public = [base for base in owner.__mro__[1:] if base.__name__ in envs.__all__]
+    told = {each for base in public for each in base.__mro__}
     for base in owner.__mro__:
         is_ours = base.__module__.startswith("rollout_worker.")
-        if base is owner or (is_ours and base.__name__ not in envs.__all__):
+        if base is owner or (is_ours and base not in told):
             names |= dict.fromkeys(name for name in vars(base) if not name.startswith("_"))
     return list(names)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import multiprocessing
 import pickle
 from typing import Any
 
@@ -250,7 +251,10 @@ def test_keywords_for_what_is_made_are_refused():
         GymEnv(toys.Count(), max_episode_steps=3)
 
 
-def test_the_plain_form_needs_no_torch_in_children():
+def test_the_plain_form_needs_no_torch_in_children(monkeypatch):
+    monkeypatch.setattr(
+        multiprocessing, "get_start_method", lambda **_: None
+    )  # other tests may have settled it
     env = make_env(toys.Count, num_envs=1, num_processes=1)
     try:
         assert env.report()[0]["has_torch"] is False

@@ -87,7 +87,13 @@ class Outcome(IntEnum):
     FAILED = 3
 
 
-def encode(command: Command) -> tuple[int, int, int, int, int]:
+Words: TypeAlias = tuple[int, int, int, int, int]
+
+NO_WORDS: Words = (0, 0, 0, 0, 0)
+"""Of no command."""
+
+
+def encode(command: Command) -> Words:
     """A command as words."""
     match command:
         case Step(block, start, stop, autoreset, masked):
@@ -108,7 +114,7 @@ def encode(command: Command) -> tuple[int, int, int, int, int]:
             assert_never(command)
 
 
-def decode(words: tuple[int, int, int, int, int]) -> Command:
+def decode(words: Words) -> Command:
     """The command of such words."""
     code, block, start, stop, flags = words
     match Code(code):

@@ -16,7 +16,7 @@ from typing import Any
 
 from rollout_worker.envs.arena import ControlPage
 from rollout_worker.envs.child import FIRST
-from rollout_worker.envs.commands import Command, Request
+from rollout_worker.envs.commands import NO_WORDS, Command, Request, Words
 from rollout_worker.envs.faults import EnvFault
 from rollout_worker.envs.lookout import LOOK_S
 
@@ -70,6 +70,8 @@ class Child:
     """Whether this process is the parent, and no server of multiprocessing's."""
     number: int = FIRST
     """The command that it was given last."""
+    words: Words = NO_WORDS
+    """What lies in its row of commands."""
     task: Task | None = None
     """The same with all that belongs to it, kept where a process is replaced."""
     ahead: deque[Task] = field(default_factory=deque)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import PREFIXES, STAGE, Result
 from rollout_worker.envs.child import FIRST, ObjectRows, send_arena
-from rollout_worker.envs.commands import Call, Command, Remap, Request, Reset, Step
+from rollout_worker.envs.commands import NO_WORDS, Call, Command, Remap, Request, Reset, Step
 from rollout_worker.envs.crew_births import Births
 from rollout_worker.envs.crew_parts import Child, Task, close_all, span
 from rollout_worker.envs.faults import EnvFault, error_of
@@ -101,7 +101,7 @@ class Rescue:
         self._control.command[child.position] = FIRST
         print(f"{span(child.indices)}: the process is replaced. {fault}", file=sys.stderr)
         child.ahead.clear()
-        child.number, child.steps = FIRST, 0
+        child.number, child.words, child.steps = FIRST, NO_WORDS, 0
         task = child.task = self._rest_of(child, fault)
         if self._plan is not None:
             child.ahead.append(self._own(Remap(), self._saying_memory(child.indices, task.command)))

@@ -22,7 +22,19 @@ from typing import Any, NoReturn
 from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import PREFIXES
 from rollout_worker.envs.child import FIRST, Answer, Failed, Hello, send_arena
-from rollout_worker.envs.commands import Call, Close, Command, Outcome, Remap, Request, RowOp, RowWork, encode
+from rollout_worker.envs.commands import (
+    NO_WORDS,
+    Call,
+    Close,
+    Command,
+    Outcome,
+    Remap,
+    Request,
+    RowOp,
+    RowWork,
+    Words,
+    encode,
+)
 from rollout_worker.envs.crew_births import Births, Share
 from rollout_worker.envs.crew_findings import Findings
 from rollout_worker.envs.crew_parts import WATCH_S, Child, CrewSettings, Task, Watch, close_all, readable
@@ -55,6 +67,8 @@ class Crew:
         self.children: list[Child] = []
         self._number = FIRST
         self._call = "start"
+        self._last_command: Command | None = None
+        self._last_words: Words = NO_WORDS
         self._lookout = Lookout(settings.look_s)
         self._next_look = 0.0
         self._awaited: Sequence[Child] = self.children
@@ -64,6 +78,7 @@ class Crew:
         try:
             self.control = ControlPage(num_envs, settings.num_processes, self.control_fd)
             self._replies = self.control.reply[:, 0]
+            self._commands = [memoryview(row) for row in self.control.command]
             self._findings = Findings(self.control, settings)
             self._watch = Watch(self.control, settings.step_timeout_s, settings.start_timeout_s)
             self._done = os.eventfd(0, os.EFD_CLOEXEC)
@@ -129,7 +144,7 @@ class Crew:
         self._number += 1
         self._call = call
         self._awaited = self.children if to is None else to
-        words, is_alone = encode(command), to is not None
+        words, is_alone = self._words_of(command), to is not None
         for child in self._awaited:
             if self._rescue is not None:
                 say = None if saying is None else saying[child.position]
@@ -140,10 +155,16 @@ class Crew:
                 with suppress(OSError):  # a dead child is found while waiting
                     saying[child.position](child.conn)
 
-    def _tell(self, child: Child, number: int, words: tuple[int, ...], *, is_alone: bool) -> None:
+    def _words_of(self, command: Command) -> Words:
+        if command is not self._last_command:  # the same object is ordered again and again
+            self._last_command, self._last_words = command, encode(command)
+        return self._last_words
+
+    def _tell(self, child: Child, number: int, words: Words, *, is_alone: bool) -> None:
         child.number = number
-        row = self.control.command[child.position]
-        row[1:6] = words
+        row = self._commands[child.position]
+        if words != child.words:  # a step is mostly the same as the one before
+            row[1], row[2], row[3], row[4], row[5] = child.words = words
         row[6] = is_alone
         row[0] = number
         os.eventfd_write(child.wake, 1)
