@@ -1,7 +1,8 @@
-"""Which of these tests run by themselves, and which belong to one process when they run side by side.
+"""Which of these tests run by themselves, and which share a process when they run side by side.
 
 `make e2e` runs what is marked `alone` in a part of its own: it restarts the cluster's parts, takes its definition away, or
-looks after every namespace, and would be seen by every other test. Tests of a module share its fixtures and stay together.
+looks after every namespace, and would be seen by every other test. Tests of a module share its fixtures and stay together;
+so do those of a folder with one installation of the chart.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ ALONE = (
     "operator/test_spaces.py::test_one_operator_for_all_namespaces",
     "jobs/test_readme.py",
 )
+ONE_INSTALLATION = ("tests/e2e/jobs", "tests/e2e/rights")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,5 +31,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = f"{module}::{getattr(item, 'originalname', item.name)}"
         if module in ALONE or name in ALONE:
             item.add_marker(pytest.mark.alone)
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(module))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One unit of work for each module, or for a whole folder with one installation; in the order of the command line."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByInstallation(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.split("::")[0]
+            folder = module.rpartition("/")[0]
+            return folder if folder in ONE_INSTALLATION else module
+
+    return ByInstallation(config, log)

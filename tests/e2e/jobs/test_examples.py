@@ -13,7 +13,7 @@ import yaml
 from cluster_tools import until
 from platform_tools import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("jobs")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 EXAMPLES = ROOT / "examples"
 ADAPTER = (Path(__file__).parent / "support" / "metrics_adapter.py").read_text()

@@ -10,7 +10,7 @@ from cluster_tools import until
 
 from rollout_contract.errors import RolloutFailed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("jobs")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 KILL_CHILDREN = """
 import os

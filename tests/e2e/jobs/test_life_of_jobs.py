@@ -8,7 +8,7 @@ import pytest
 from cluster_tools import until
 from platform_tools import READY_WITHIN_S, PodWatch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("jobs")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LEFT_WITHIN_S = 30.0
 
@@ -134,9 +134,11 @@ def test_made_anew_under_its_name_it_starts_clean(kube, make_job, reading):
     kube.apply(make_job("again"))
     first = reading("again", limit=100)
     first.wait_for(100)
+    old = kube.status("again")["stream"]["key"]
     kube.run("delete", "roj", "again", "--timeout=60s")
 
     kube.apply(make_job("again", total=400))
+    until(lambda: kube.status("again").get("stream", {}).get("key", old) != old, what="a stream of its own")
     second = reading("again")
     second.rest()
 
