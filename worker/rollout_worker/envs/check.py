@@ -6,7 +6,7 @@ say: results that change afterwards, masks that are not kept to, seeds that fix 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,18 @@ from tensordict import TensorDict, TensorDictBase
 
 from rollout_worker.envs.adapters.known import adapted
 from rollout_worker.envs.base import EnvBase
+from rollout_worker.envs.check_gymnasium import faults_of_gymnasium
+from rollout_worker.envs.check_methods import SHAPE, faults_of_methods, named, tried
 from rollout_worker.envs.describe import FLAGS
+from rollout_worker.envs.gym import GymEnv
+from rollout_worker.envs.native import is_gymnasium
 from rollout_worker.envs.spec_base import LeafSpec, Spec, fits
 from rollout_worker.envs.specs import Composite, flat_key
 from rollout_worker.envs.transitions import RESET
 
 NUM_STEPS = 5
+
+_MISSING = ": give it, or take it out of the spec"
 
 
 class EnvSpecFaults(ValueError):
@@ -40,6 +46,11 @@ def check_env_specs(env: Any, *, seed: int | None = 0, num_steps: int = NUM_STEP
     `env` is an environment of ours, or of a library that is known here; it is reset and stepped, and stays open.
     `seed` None leaves out the check that equal seeds give equal episodes, for environments that cannot be seeded.
     """
+    plain = env.env if isinstance(env, GymEnv) else env
+    if is_gymnasium(plain):
+        faults = faults_of_gymnasium(plain, seed, num_steps)
+        if faults:
+            raise EnvSpecFaults(type(plain).__name__, faults)
     adapter = adapted(env)
     if adapter is None:
         raise TypeError(f"{type(env).__name__} is no environment; pass one that is made, not a factory")
@@ -51,8 +62,11 @@ def check_env_specs(env: Any, *, seed: int | None = 0, num_steps: int = NUM_STEP
 def _faults(env: EnvBase, seed: int | None, num_steps: int) -> list[str]:
     faults = list(_of_specs(env))
     if seed is not None:
-        _tried("set_seed", lambda: env.set_seed(seed), faults)
-    root = _tried("reset", env.reset, faults)
+        tried("set_seed", lambda: env.set_seed(seed), faults)
+    faults += faults_of_methods(env)
+    if faults:
+        return faults
+    root = tried("reset", env.reset, faults)
     if root is None:
         return faults
     faults += _of_root(env, root)
@@ -64,14 +78,6 @@ def _faults(env: EnvBase, seed: int | None, num_steps: int) -> list[str]:
     if not faults and seed is not None:
         faults += _of_seeds(env, seed, num_steps)
     return faults
-
-
-def _tried(what: str, call: Callable[[], Any], faults: list[str]) -> Any:
-    try:
-        return call()
-    except Exception as error:
-        faults.append(f"{what} raised {type(error).__name__}: {error}")
-        return None
 
 
 def _of_specs(env: EnvBase) -> Iterator[str]:
@@ -90,17 +96,17 @@ def _of_specs(env: EnvBase) -> Iterator[str]:
         for key, spec in tree.leaves():
             if spec.shape[: len(env.batch_size)] != env.batch_size:
                 yield (
-                    f"the {group} spec of {_named(key)} has shape {list(spec.shape)}; it must start with the batch size "
+                    f"the {group} spec of {named(key)} has shape {list(spec.shape)}; it must start with the batch size "
                     f"{list(env.batch_size)}"
                 )
             if env.device is not None and spec.device not in (None, env.device):
-                yield f"the {group} spec of {_named(key)} is on {spec.device}; the environment is on {env.device}"
+                yield f"the {group} spec of {named(key)} is on {spec.device}; the environment is on {env.device}"
 
 
 def _of_root(env: EnvBase, root: TensorDictBase) -> list[str]:
     faults = list(_of_values("reset", root, [env.observation_spec, env.full_done_spec], env))
     faults += [
-        f"reset: {_named(key)} is True already; an episode must begin with it False"
+        f"reset: {named(key)} is True already; an episode must begin with it False"
         for key, _ in env.full_done_spec.leaves()
         if isinstance(root.get(key, None), torch.Tensor) and bool(root.get(key).any())
     ]
@@ -113,7 +119,7 @@ def _of_steps(env: EnvBase, root: TensorDictBase, num_steps: int) -> list[str]:
     for number in range(1, num_steps + 1):
         acting = env.rand_action(root.clone(False))
         before = acting.clone()
-        stepped = _tried(f"step {number}", partial(env.step, acting), faults)
+        stepped = tried(f"step {number}", partial(env.step, acting), faults)
         if stepped is None:
             return faults
         following = stepped.get("next")
@@ -123,14 +129,14 @@ def _of_steps(env: EnvBase, root: TensorDictBase, num_steps: int) -> list[str]:
         faults += [
             _reused(key, number - 1)
             if _share_memory(stepped.get(key), following.get(key, None))
-            else f"step {number} changed {_named(key)} of the root that it was given; it must leave that alone"
+            else f"step {number} changed {named(key)} of the root that it was given; it must leave that alone"
             for key in _changed(before, stepped.exclude("next"))
         ]
         given.append(following)
         copies.append(following.clone())
         if faults:
             return faults
-        root = _tried("reset", partial(env.maybe_reset, env.step_mdp(stepped)), faults)
+        root = tried("reset", partial(env.maybe_reset, env.step_mdp(stepped)), faults)
         if root is None:
             return faults
     for number, (kept, copy) in enumerate(zip(given, copies, strict=True)):
@@ -140,7 +146,7 @@ def _of_steps(env: EnvBase, root: TensorDictBase, num_steps: int) -> list[str]:
 
 def _reused(key: tuple[str, ...], number: int) -> str:
     where = "the reset" if number == 0 else f"step {number}"
-    return f"{_named(key)} of {where} has changed since: hand out a copy, not the buffer that is written next"
+    return f"{named(key)} of {where} has changed since: hand out a copy, not the buffer that is written next"
 
 
 def _share_memory(first: Any, second: Any) -> bool:
@@ -160,12 +166,12 @@ def _of_values(where: str, td: Any, trees: list[Composite], env: EnvBase) -> Ite
     declared = {key: spec for tree in trees for key, spec in tree.leaves()}
     for key, spec in declared.items():
         value = td.get(key, None)
-        problem = "is missing" if value is None else _wrong(value, spec)
+        problem = f"is missing{_MISSING}" if value is None else _wrong(value, spec)
         if problem:
-            yield f"{where}: {_named(key)} {problem}"
+            yield f"{where}: {named(key)} {problem}"
     for name in td.keys(True, True):
         if flat_key(name) not in declared:
-            yield f"{where}: {_named(flat_key(name))} is in no spec; declare it, or leave it out"
+            yield f"{where}: {named(flat_key(name))} is in no spec; declare it, or leave it out"
 
 
 def _wrong(value: Any, spec: Spec) -> str | None:
@@ -174,12 +180,16 @@ def _wrong(value: Any, spec: Spec) -> str | None:
         return None if spec.is_in(value) else f"is {type(value).__name__}; its spec says {spec}"
     if isinstance(spec, LeafSpec):
         if value.dtype != spec.dtype:
-            return f"has dtype {value.dtype}; its spec says {spec.dtype}"
+            return f"has dtype {value.dtype}; its spec says {spec.dtype}: convert it, or declare what it has"
         if not fits(value.shape, spec.shape) or value.ndim != spec.ndim:
-            return f"has shape {list(value.shape)}; its spec says {list(spec.shape)}"
+            return f"has shape {list(value.shape)}; its spec says {list(spec.shape)}{SHAPE}"
         if value.dtype.is_floating_point and bool(value.isnan().any()):
-            return "holds NaN"
-    return None if spec.is_in(value) else f"holds values that are not in {spec}"
+            return "holds NaN: give numbers only"
+    if spec.is_in(value):
+        return None
+    values = value.double() if not value.dtype.is_complex else value
+    found = f" ({values.min():g} to {values.max():g})" if values.numel() and not values.is_complex() else ""
+    return f"holds values that are not in {spec}{found}: keep to it, or declare a wider one"
 
 
 def _of_flags(where: str, env: EnvBase, following: TensorDictBase) -> Iterator[str]:
@@ -190,7 +200,7 @@ def _of_flags(where: str, env: EnvBase, following: TensorDictBase) -> Iterator[s
         if done is None or terminated is None or truncated is None:
             continue
         if bool((done != (terminated | truncated)).any()):
-            yield f"{where}: {_named(key)} is not 'terminated or truncated'"
+            yield f"{where}: {named(key)} is not 'terminated or truncated'"
 
 
 def _changed(before: TensorDictBase, after: TensorDictBase) -> list[tuple[str, ...]]:
@@ -214,7 +224,7 @@ def _of_masks(env: EnvBase) -> list[str]:
     if bool(mask.all()):
         return faults
     marks = TensorDict({RESET: mask.unsqueeze(-1)}, batch_size=env.batch_size, device=env.device)
-    fresh = _tried("a reset of one row", lambda: env.reset(marks), faults)
+    fresh = tried("a reset of one row", lambda: env.reset(marks), faults)
     if fresh is None:
         return faults
     for key, _ in env.observation_spec.leaves():
@@ -225,7 +235,7 @@ def _of_masks(env: EnvBase) -> list[str]:
             and not torch.equal(kept[~mask], now[~mask])
         ):
             faults.append(
-                f"a reset of one row changed {_named(key)} of others: reset only the rows that `_reset` marks, and give the "
+                f"a reset of one row changed {named(key)} of others: reset only the rows that `_reset` marks, and give the "
                 "current observation of the rest"
             )
     return faults
@@ -250,11 +260,7 @@ def _of_seeds(env: EnvBase, seed: int, num_steps: int) -> list[str]:
         if changed:
             where = "the reset" if number == 0 else f"step {number}"
             return [
-                f"after set_seed({seed}) twice, {_named(changed[0])} of {where} differs: draw from a generator that "
+                f"after set_seed({seed}) twice, {named(changed[0])} of {where} differs: draw from a generator that "
                 "`_set_seed` rewinds (or pass seed=None to leave this check out)"
             ]
     return []
-
-
-def _named(key: tuple[str, ...]) -> str:
-    return repr(key[0] if len(key) == 1 else key)

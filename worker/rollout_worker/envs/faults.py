@@ -87,12 +87,13 @@ def _shortened(text: str, limit: int) -> str:
 def _traceback_text(error: BaseException) -> str:
     origin = error.__cause__ if isinstance(error, EntrypointError) and error.__cause__ is not None else error
     frames = origin.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename) and frames.tb_next is not None:
+    while frames is not None and is_ours(frames.tb_frame.f_code.co_filename) and frames.tb_next is not None:
         frames = frames.tb_next
     return _shortened("".join(traceback.format_exception(type(origin), origin, frames)).rstrip(), MAX_DETAILS)
 
 
-def _is_ours(filename: str) -> bool:
+def is_ours(filename: str) -> bool:
+    """Whether a frame is of this package, or of importing it: not what a user looks for."""
     return filename.startswith((__file__.rpartition("/")[0], "<frozen importlib"))
 
 

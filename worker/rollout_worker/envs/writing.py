@@ -115,7 +115,10 @@ def fitted(value: Any, key: Key, spec: LeafSpec) -> Any:
             f"{spelled(key)} is {type(value).__name__}, no array of {spec.dtype}{list(spec.shape)}"
         ) from error
     if array.shape != spec.shape:
-        raise ValueError(f"{spelled(key)} has shape {list(array.shape)}; its spec says {list(spec.shape)}")
+        raise ValueError(
+            f"{spelled(key)} has shape {list(array.shape)}; its spec says {list(spec.shape)}: give that shape, or declare "
+            "this one"
+        )
     if any(spec.start):
         array = array - np.array(spec.start).reshape(spec.shape)
     if array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind"):
@@ -130,7 +133,8 @@ def _cast_exactly(array: np.ndarray[Any, Any], dtype: np.dtype[Any], key: Key) -
         if np.array_equal(cast, array):
             return cast
     raise TypeError(
-        f"{spelled(key)} has dtype {array.dtype}; its spec says {dtype}, which cannot hold {array.ravel()[:1]}"
+        f"{spelled(key)} has dtype {array.dtype}; its spec says {dtype}, which cannot hold {array.ravel()[:1]}: "
+        "convert it, or declare what it has"
     )
 
 
