@@ -229,10 +229,17 @@ def _parsed(data: bytes) -> Any:
 
 
 async def _lines(call: Call, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-    """Lines of any length: a pod's event may be longer than the stream's own buffer."""
+    """Lines of any length: a pod's event may be longer than the stream's own buffer.
+
+    With a bound of our own: the library's is lost where a proxy breaks the encoding, and its reader would wait for ever.
+    """
     rest = b""
     try:
-        async for part in response.content.iter_any():
+        while True:
+            async with asyncio.timeout(WATCH_SILENCE_S):
+                part = await response.content.readany()
+            if not part:
+                return
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
                 if line:

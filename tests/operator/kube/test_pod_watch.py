@@ -6,6 +6,7 @@ import pytest
 from fake_api import Fault
 
 from rollout_operator.cluster import JobKey
+from rollout_operator.kube import api_client
 from rollout_operator.kube.caches import Deletions, JobCache, PodCache, owner_of, version_of
 from rollout_operator.kube.pod_watch import PodWatch
 
@@ -127,6 +128,21 @@ async def test_bookmarks_keep_it_young_and_move_it_on(server, watch, until):
     server.create("pods", pod(1))
 
     await until(lambda: names(watch) == ["a-w-1-0"])
+    assert server.count("GET", r"/pods\?(?!.*watch)") == 1
+
+
+async def test_a_connection_that_is_dead_is_left(server, api, running, until, monkeypatch):
+    """Nothing comes over it any more, and nobody says so: a new one goes on from the last version that was seen."""
+    monkeypatch.setattr(api_client, "WATCH_SILENCE_S", 0.4)
+    watch = PodWatch(api, PodCache(), lambda key: None, namespace="rl")
+    running(watch.run())
+    await until(lambda: server.watchers, "the watch")
+    server.is_silent = True
+    server.create("pods", pod(1))
+    dead = set(server.watchers)
+    await until(lambda: server.watchers - dead, "another connection")
+    server.is_silent = False
+    await until(lambda: [v.name for v in watch._cache.of_job("job-1")] == ["a-w-1-0"], "the pod")
     assert server.count("GET", r"/pods\?(?!.*watch)") == 1
 
 
