@@ -7,8 +7,11 @@ import shutil
 import subprocess
 import time
 
+import cluster_tools as tools
 import pytest
 from cluster_tools import host_address, job, until
+
+from rollout_stream import RolloutStream
 
 CLUSTER = os.environ.get("ROLLOUT_TEST_CLUSTER") or shutil.which("cluster")
 """The program that cuts nodes of the test cluster off."""
@@ -69,6 +72,33 @@ def group(kubeconfig):
         return {"name": "w", "elastic": True, "template": template}
 
     return make
+
+
+SLOW = """
+import time
+import gymnasium, numpy as np
+from torch import nn, zeros
+
+class Slow(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.n = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        time.sleep(0.02)
+        self.n += 1
+        return np.array([self.n], np.float32), 1.0, self.n >= 50, False, {}
+
+class Zero(nn.Module):
+    def forward(self, observation):
+        return zeros(observation.shape[:-1], dtype=int)
+
+def make_policy(observation_spec, action_spec):
+    return Zero()
+"""
 
 
 def alive(kube, name):
@@ -168,4 +198,64 @@ def test_a_pod_that_is_deleted_by_force_from_a_node_that_is_cut_off(namespaces, 
     now = alive(kube, "forced")
     assert [(index, attempt, node) for index, attempt, node, _ in now] == [(0, 1, "node-1"), (1, 1, "node-1")]
     assert {uid for *_, uid in now}.isdisjoint(uid for *_, uid in first)
+    operator.stop()
+
+
+def test_counts_are_exact_though_a_worker_runs_on_unseen(namespaces, operators, redis_url, cut):
+    """One of two workers is cut off with frames in hand; who follows on it delivers them, and the old one none."""
+    kube = namespaces()
+    tools.needs_worker_image(kube)
+    operator = operators(kube).start().wait_ready()
+    kube.run("create", "configmap", "code", f"--from-literal=slow.py={SLOW}")
+    container = {"name": "worker", "image": tools.WORKER_IMAGE, "imagePullPolicy": "IfNotPresent"}
+    container["resources"] = {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"rolloutjob.dev/job-name": "exact"}},
+    }
+    spec = {
+        "containers": [container],
+        "terminationGracePeriodSeconds": 5,
+        "topologySpreadConstraints": [spread],
+    }
+    manifest = job(
+        "exact",
+        replicas=2,
+        group={"template": {"spec": spec}},
+        env={"entrypoint": "slow:Slow", "envsPerWorker": 2, "backend": "Serial"},
+        policy={"entrypoint": "slow:make_policy"},
+        code={"configMapRef": {"name": "code"}},
+        collector={"framesPerBatch": 40, "totalFrames": 6000},
+        stream={"groups": ["learner"]},
+    )
+    kube.apply(manifest)
+    kube.wait_ready("exact", 2, within=90)
+    places = {node: index for index, _, node, _ in alive(kube, "exact")}
+    assert set(places) == {"node-1", "node-2"}
+    cut("stop")
+    lost = places["node-2"]
+    kube.wait_condition("exact", "WorkersReady", "False", "WorkerLost", within=60)
+    # As an administrator does who knows that the node is lost: the pod is gone, its process runs on.
+    kube.run("delete", "pod", f"exact-w-{lost}-0", "--force", "--grace-period=0")
+    kube.wait_ready("exact", 2, within=120)
+    assert (lost, 1) in {(index, attempt) for index, attempt, *_ in alive(kube, "exact")}
+    cut("start")
+
+    seen, frames = [], 0
+    with RolloutStream.connect(redis_url, job=f"{kube.namespace}/exact") as stream:
+        for batch in stream.batches("learner"):
+            frames += int(batch.data.numel())
+            worker = batch.header.worker
+            seen.append((worker.index, batch.header.sequence, worker.attempt))
+            batch.ack()
+    assert frames == 6000
+    assert len({(index, sequence) for index, sequence, _ in seen}) == len(seen)
+    attempts = [attempt for index, _, attempt in seen if index == lost]
+    assert attempts == sorted(attempts)  # nothing of the first after something of the second
+    assert set(attempts) == {0, 1}
+    kube.wait_condition("exact", "Complete", "True", "TotalFramesReached", within=60)
+    status = kube.status("exact")
+    assert (status["progress"]["frames"], status["workerGroups"][0]["failures"]) == (6000, 0)
     operator.stop()

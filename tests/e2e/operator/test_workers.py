@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 
 import cluster_tools as tools
 import pytest
-from cluster_tools import host_address, until
+from cluster_tools import until
 
 from rollout_stream import RolloutStream
 
 pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.slow, pytest.mark.timeout(300)]
 
-IMAGE = os.environ.get("ROLLOUT_TEST_WORKER_IMAGE", "localhost/rollout-worker:dev")
 CODE = """
 import gymnasium, numpy as np
 from torch import nn, zeros
@@ -48,19 +45,9 @@ def make_policy(observation_spec, action_spec):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def image(kubeconfig, kube):
+def image(kube):
     """The worker image, on the node."""
-    if host_address(kubeconfig) is None:
-        pytest.skip("pods of this cluster cannot reach a server on this machine")
-    images = json.loads(kube.run("get", "nodes", "-o", "json"))["items"]
-    names = {
-        name
-        for node in images
-        for image in node["status"].get("images") or ()
-        for name in image.get("names") or ()
-    }
-    if IMAGE not in names:
-        pytest.skip(f"no node has the image {IMAGE} (ROLLOUT_TEST_WORKER_IMAGE)")
+    tools.needs_worker_image(kube)
     code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"toys.py": CODE}}
     kube.apply(code)
 
@@ -72,7 +59,7 @@ def job(name, **spec):
             "containers": [
                 {
                     "name": "worker",
-                    "image": IMAGE,
+                    "image": tools.WORKER_IMAGE,
                     "imagePullPolicy": "IfNotPresent",
                     "resources": {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}},
                 }

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 import redis
 
 from rollout_contract.messages import EndKind
@@ -246,6 +247,23 @@ def _serves(process, port):
             except redis.ConnectionError:
                 time.sleep(0.05)
     return False
+
+
+WORKER_IMAGE = os.environ.get("ROLLOUT_TEST_WORKER_IMAGE", "localhost/rollout-worker:dev")
+
+
+def needs_worker_image(kube):
+    """Skips the test where no node has the image, or pods cannot reach a server on this machine."""
+    if host_address(kube.kubeconfig) is None:
+        pytest.skip("pods of this cluster cannot reach a server on this machine")
+    images = (
+        name
+        for node in kube.json("get", "nodes")["items"]
+        for image in node["status"].get("images") or ()
+        for name in image.get("names") or ()
+    )
+    if WORKER_IMAGE not in images:
+        pytest.skip(f"no node has the image {WORKER_IMAGE} (ROLLOUT_TEST_WORKER_IMAGE)")
 
 
 class PodHistory:
