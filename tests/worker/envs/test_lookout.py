@@ -45,3 +45,21 @@ def test_looks_in_vain_become_rare_and_come_back():
     threading.Timer(0.05, event.set).start()
     assert lookout.sees(event.is_set)
     assert lookout._to_skip == 0
+
+
+def test_who_gets_its_processor_back_too_late_sleeps_next_time():
+    looks = 0
+
+    def comes_late():
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            time.sleep(0.01)
+        return looks >= 2
+
+    lookout = Lookout(0.001)
+    assert lookout.sees(comes_late)
+    assert looks == 2
+    never = Counted(10**9)
+    assert not lookout.sees(never)
+    assert never.looks == 1

@@ -1,8 +1,9 @@
 """Waiting for another process without falling asleep at once, and without keeping a processor from others.
 
 Being woken costs more than a step of a small environment takes, so both sides look for what they wait for during a
-moment first, giving their processor to whoever wants it. Where that was in vain (slow environments, or nothing to do),
-the looks become rare, up to one in 64 waits.
+moment first, giving their processor to whoever wants it. Where that was in vain (slow environments, or nothing to do), or
+the processor came back too late (others want it: who sleeps gets it sooner than who gives it away), the looks become
+rare, up to one in 64 waits.
 """
 
 from __future__ import annotations
@@ -31,11 +32,16 @@ class Lookout:
             self._skipped += 1
             return is_there()
         self._skipped = 0
+        if is_there():
+            self._to_skip = 0
+            return True
         deadline = time.perf_counter() + self._look_s
-        while not is_there():
-            if time.perf_counter() >= deadline:
-                self._to_skip = min(_MOST_SKIPPED, 2 * self._to_skip + 1)
-                return False
+        while True:
             os.sched_yield()
-        self._to_skip = 0
-        return True
+            came, is_late = is_there(), time.perf_counter() >= deadline
+            if is_late:
+                self._to_skip = min(_MOST_SKIPPED, 2 * self._to_skip + 1)
+                return came
+            if came:
+                self._to_skip = 0
+                return True
