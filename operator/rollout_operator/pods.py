@@ -6,6 +6,7 @@ thousands of pods cost little memory.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,8 @@ class PodView:
     node: str = ""
     container: str = WORKER_CONTAINER
     image: str = ""
+    mounts: tuple[str, ...] = ()
+    """ConfigMaps and Secrets without which it cannot be set up, as `ConfigMap code`."""
     conditions: tuple[PodCondition, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those of our own prefix only."""
@@ -151,6 +154,7 @@ class PodView:
             node=spec.get("nodeName", ""),
             container=name,
             image=_image(spec, name),
+            mounts=tuple(_mounts(spec)),
             conditions=conditions,
             annotations={
                 k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith(names.GROUP_NAME)
@@ -207,6 +211,14 @@ def _failed_time(status: Mapping[str, Any]) -> float | None:
     times = [to_seconds(c.get("lastTransitionTime")) for c in status.get("conditions") or ()]
     known = [t for t in [*times, to_seconds(status.get("startTime"))] if t is not None]
     return max(known, default=None)
+
+
+def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
+    for volume in spec.get("volumes") or ():
+        for kind, source, key in (("ConfigMap", "configMap", "name"), ("Secret", "secret", "secretName")):
+            found = volume.get(source) or {}
+            if found.get(key) and not found.get("optional"):
+                yield sys.intern(f"{kind} {found[key]}")
 
 
 def _image(spec: Mapping[str, Any], name: str) -> str:

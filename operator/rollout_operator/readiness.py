@@ -113,6 +113,10 @@ def _problem_of_pod(pod: PodView, facts: StreamFacts | None) -> Problem | None:
     if reason is not None and pod.started is None:
         what = f" {pod.image}" if "Image" in pod.reason and pod.image and pod.image not in pod.message else ""
         return Problem(reason, f"{pod.slot}: pod {pod.name}:{what} {pod.message or reason.value}")
+    if pod.reason == "ContainerCreating" and pod.mounts:
+        # A kubelet tells of a missing one in events only, which nobody may read for this.
+        needs = f"it needs {', '.join(pod.mounts)}: while one of them is missing, it stays so"
+        return Problem(Reason.STARTING, f"{pod.slot}: pod {pod.name} is set up on {pod.node}; {needs}")
     state = "starting" if pod.started is not None else "waiting to run"
     detail = f" ({pod.reason})" if pod.reason and pod.reason != "ContainerCreating" else ""
     return Problem(Reason.STARTING, f"{pod.slot}: {state}{detail}")

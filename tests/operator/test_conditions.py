@@ -77,6 +77,15 @@ def test_a_node_that_does_not_answer_is_named():
     assert conditions_of(status_after(make_job(), observe([gated])))["WorkersReady"] == ("False", "Starting")
 
 
+def test_what_a_pod_waits_for_is_named():
+    pod = replace(
+        make_pod(0, state="pending"), reason="ContainerCreating", node="n", mounts=("ConfigMap code",)
+    )
+    status = status_after(make_job(), observe([pod]))
+    assert conditions_of(status)["WorkersReady"] == ("False", "Starting")
+    assert "it needs ConfigMap code" in message_of(status, "WorkersReady")
+
+
 @pytest.mark.parametrize(
     ("job", "pods", "facts", "expected", "state"),
     [

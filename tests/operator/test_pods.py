@@ -113,3 +113,14 @@ def test_times():
     assert to_text(NOON + 0.9) == T
     assert to_seconds("2026-01-01T13:00:00+01:00") == NOON
     assert (to_seconds(None), to_seconds("")) == (None, None)
+
+
+def test_what_it_cannot_be_set_up_without():
+    volumes = [
+        {"name": "a", "configMap": {"name": "code"}},
+        {"name": "b", "secret": {"secretName": "ca"}},
+        {"name": "c", "secret": {"secretName": "perhaps", "optional": True}},
+        {"name": "d", "emptyDir": {}},
+    ]
+    found = PodView.of(document(spec={"containers": [{"name": "worker"}], "volumes": volumes}))
+    assert found.mounts == ("ConfigMap code", "Secret ca")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import cluster_tools as tools
@@ -95,6 +96,46 @@ def test_an_edited_template_rolls(kube):
     assert job_now["status"]["observedGeneration"] == job_now["metadata"]["generation"]
 
 
+@pytest.mark.probe("P-41")
+def test_every_edit_is_applied_or_refused(kube):
+    """One after another, as users do; after each that is taken, the operator has seen it."""
+    kube.apply(job("edited", replicas=2, collector={"framesPerBatch": 20, "totalFrames": 2000}))
+    kube.wait_ready("edited", 2)
+
+    def seen():
+        found = kube.get("roj", "edited")
+        return found["status"]["observedGeneration"] == found["metadata"]["generation"]
+
+    def refused(spec, *words):
+        answer = kube.run(
+            "patch", "roj", "edited", "--type=merge", "-p", json.dumps({"spec": spec}), check=False
+        )
+        assert all(word in answer for word in words), answer
+        assert kube.get("roj", "edited")["metadata"]["generation"] == generation
+
+    kube.patch("edited", {"workerGroups": [{"name": "w", "elastic": True, "template": fake_template("new")}]})
+    until(lambda: kube.status("edited")["workerGroups"][0]["updated"] == 2, within=60, what="the roll")
+    kube.wait_ready("edited", 2)
+    kube.patch("edited", {"replicas": 3})
+    kube.wait_ready("edited", 3)
+    assert indices(kube, "edited") == [0, 1, 2]
+    for limit in ({"failurePolicy": {"backoffLimit": 9}}, {"stream": {"maxUnackedFrames": 900}}):
+        kube.patch("edited", limit)
+        until(seen, within=15, what="that it was seen")
+    until(lambda: kube.status("edited")["stream"]["maxUnackedFrames"] == 900, what="the new limit, in force")
+
+    generation = kube.get("roj", "edited")["metadata"]["generation"]
+    refused({"collector": {"framesPerBatch": 40}}, "framesPerBatch", "new job")
+    refused({"seed": 8}, "seed")
+    refused({"workerGroups": [{"name": "other", "elastic": True}]}, "workerGroups", "suspend")
+    kube.patch("edited", {"collector": {"totalFrames": 4000}})
+    until(seen, within=15, what="that it was seen")
+    generation = kube.get("roj", "edited")["metadata"]["generation"]
+    refused({"collector": {"totalFrames": 1000}}, "totalFrames", "grow")
+    answer = kube.run("apply", "-f", "-", stdin=json.dumps(job("edited", colector={})), check=False)
+    assert 'unknown field "spec.colector"' in answer
+
+
 def test_groups_of_their_own_size(kube):
     groups = [
         {"name": "a", "replicas": 2, "template": fake_template()},
@@ -129,6 +170,29 @@ def test_finished_stays_finished(kube, redis_url):
     until(lambda: kube.get("roj", "done") is None, within=30, what="the end of its life")
     time.sleep(2)
     assert not kube.pods("done")
+
+
+@pytest.mark.probe("P-43")
+def test_failed_stays_failed(namespaces, operators):
+    """Whatever goes on around it: its pod is deleted, the operator starts anew, labels and its own retention are edited."""
+    kube = namespaces()
+    operator = operators(kube).start().wait_ready()
+    group = {"name": "w", "elastic": True, "template": fake_template(outcome="fail", after_ms=200)}
+    kube.apply(job("over", replicas=2, group=group, failurePolicy={"backoffLimit": 0}))
+    kube.wait_condition("over", "Failed", "True", "BackoffLimitExceeded", within=60)
+    until(lambda: len(kube.pods("over")) == 1, what="the one that is kept")
+    before = kube.status("over")
+    operator.stop()
+    kube.run("delete", "pod", *kube.pods("over"), "--wait=false")
+    kube.run("label", "roj", "over", "seen=yes")
+    operators(kube).start().wait_ready()
+    answer = kube.run("scale", "roj", "over", "--replicas=3", check=False)
+    assert "rror" in answer or kube.get("roj", "over")["spec"]["replicas"] == 3
+    time.sleep(4)
+    after = kube.status("over")
+    assert not kube.pods("over")
+    assert (after["completionTime"], after["state"]) == (before["completionTime"], "Failed")
+    assert kube.condition("over", "Failed")[:2] == ("True", "BackoffLimitExceeded")
 
 
 def test_a_job_made_anew_under_its_name_starts_clean(kube, redis_url):

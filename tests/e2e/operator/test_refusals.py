@@ -151,6 +151,25 @@ def test_a_namespace_that_is_not_watched_is_left_alone(kube, namespaces):
             "gone",
             id="no secret",
         ),
+        pytest.param(
+            "mapless",
+            {
+                "spec": {
+                    "volumes": [{"name": "v", "configMap": {"name": "no-code"}}],
+                    "containers": [{"name": "worker", "image": "localhost/pause:3.10"}],
+                }
+            },
+            "Starting",
+            "ConfigMap no-code",
+            id="no config map to mount",
+        ),
+        pytest.param(
+            "wrongname",
+            {"spec": {"containers": [{"name": "worker", "image": "UPPER/case:1"}]}},
+            "InvalidImageName",
+            "UPPER/case:1",
+            id="no name of an image",
+        ),
     ],
 )
 def test_pods_that_cannot_start_say_why(kube, name, template, reason, words):
