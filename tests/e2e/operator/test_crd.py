@@ -58,9 +58,13 @@ def install(kubeconfig, crd):
     """Installs a CRD; this version's comes back with the end of the test."""
     kube = tools.Kube(kubeconfig, "default")
 
+    def conditions():
+        found = (kube.get("crd", CRD) or {}).get("status", {}).get("conditions") or []
+        return {condition["type"]: condition["status"] for condition in found}
+
     def put(document):
         kube.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(document))
-        kube.run("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+        until(lambda: conditions().get("Established") == "True", what="the CRD's establishment")
         marks = [document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"]]
         until(
             lambda: marks[0] in kube.run("get", "--raw", OPENAPI_PATH, check=False),

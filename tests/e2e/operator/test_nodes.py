@@ -236,11 +236,11 @@ def test_counts_are_exact_though_a_worker_runs_on_unseen(namespaces, operators, 
     assert set(places) == {"node-1", "node-2"}
     cut("stop")
     lost = places["node-2"]
-    kube.wait_condition("exact", "WorkersReady", "False", "WorkerLost", within=60)
+    until(lambda: "does not answer" in kube.condition("exact", "WorkersReady")[2], within=60, what="its node")
     # As an administrator does who knows that the node is lost: the pod is gone, its process runs on.
     kube.run("delete", "pod", f"exact-w-{lost}-0", "--force", "--grace-period=0")
+    until(lambda: (lost, 1, "node-1") in {a[:3] for a in alive(kube, "exact")}, what="who follows")
     kube.wait_ready("exact", 2, within=120)
-    assert (lost, 1) in {(index, attempt) for index, attempt, *_ in alive(kube, "exact")}
     cut("start")
 
     seen, frames = [], 0
