@@ -20,6 +20,7 @@ ALONE = (
     "jobs/test_readme.py",
 )
 ONE_INSTALLATION = ("tests/e2e/jobs", "tests/e2e/rights")
+"""The longest, too: they come first, so that none of them is left for the end."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = f"{module}::{getattr(item, 'originalname', item.name)}"
         if module in ALONE or name in ALONE:
             item.add_marker(pytest.mark.alone)
+    items.sort(key=lambda item: not item.nodeid.startswith(ONE_INSTALLATION))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -77,9 +77,8 @@ part() { # part WORDS ARGUMENTS...: goes on after a failure, so that one run sho
 }
 README=tests/e2e/jobs/test_readme.py
 part "the README, on a cluster where nothing is installed" $README
-# The longest first, so that none of them is left for the end.
-part "what runs side by side" tests/e2e/jobs tests/e2e/rights tests/chart tests/e2e/operator tests/e2e/gateway tests/e2e/crd \
-  -m "not alone" -n "${E2E_JOBS:-3}" --dist loadscope --no-loadscope-reorder -p no:randomly
+part "what runs side by side" tests/e2e tests/chart -m "not alone" -n "${E2E_JOBS:-3}" --dist loadscope --no-loadscope-reorder \
+  -p no:randomly
 part "what needs the cluster for itself" tests/e2e tests/chart -m alone --ignore $README
 say "done"
 [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
