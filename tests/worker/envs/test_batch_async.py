@@ -129,3 +129,24 @@ def test_rows_that_do_not_fit(make):
         env.send(td[:1].exclude("action"), [0])
     env.send(td[:1], [0])
     assert env.recv().indices == [0]
+
+
+def test_effort_tells_who_is_slow_and_how_long_was_waited():
+    factories = [functools.partial(toys.Sleep, t=0.0), functools.partial(toys.Sleep, t=0.02)]
+    with ParallelEnv(2, factories, num_processes=2, mp_start_method="fork") as env:
+        td = env.rand_action(env.reset())
+        before = env.effort
+        for _ in range(5):
+            env.step(td)
+        after = env.effort
+    busy = [late - early for late, early in zip(after.busy_s, before.busy_s, strict=True)]
+    assert busy[1] >= 0.1
+    assert busy[0] < busy[1]
+    assert after.waited_s - before.waited_s >= 0.09
+    assert [late - early for late, early in zip(after.commands, before.commands, strict=True)] == [5, 5]
+
+
+def test_effort_without_processes(make):
+    env = make(1, CountEnv)
+    env.reset()
+    assert len(env.effort.busy_s) == (0 if make.is_serial else 1)

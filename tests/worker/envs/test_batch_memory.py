@@ -205,3 +205,20 @@ def test_a_lost_row_is_lost_whole(capfd):
         assert root["observation"].squeeze(-1).tolist() == [[0, 0], [2, 1]]
         assert env.restarts == [1, 0]
     assert "the process is replaced" in capfd.readouterr().err
+
+
+class Elsewhere(toys_td.CountEnv):
+    """Another one in other processes than that."""
+
+    def __init__(self, pid):
+        super().__init__(batch_size=SIZE, extra=2 if os.getpid() == pid else 1)
+
+
+@pytest.mark.row("E-39")
+def test_rows_that_are_otherwise_in_their_process_are_refused():
+    env = parallel(functools.partial(Elsewhere, os.getpid()), 2)
+    with pytest.raises(EnvError, match="LayoutMismatch") as caught:
+        env.reset()
+    assert caught.value.env_index == 0
+    assert "'next', 'extra'" in str(caught.value)
+    assert env.is_closed

@@ -29,7 +29,7 @@ from rollout_worker.envs.spec_leaves import Device, as_device
 from rollout_worker.envs.specs import Composite
 from rollout_worker.envs.stepper_base import StepRules
 from rollout_worker.envs.vector import VectorEnv
-from rollout_worker.envs.vector_parts import VectorSettings
+from rollout_worker.envs.vector_parts import Effort, VectorSettings
 
 Factories = EnvFactory | Sequence[EnvFactory]
 Kwargs = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -301,6 +301,11 @@ class BatchSetup(EnvBase):
     def restarts(self) -> list[int]:
         """How often each environment was replaced after a failure, since the start."""
         return [0] * self.num_workers if self.is_closed else self.vector.restarts
+
+    @property
+    def effort(self) -> Effort:
+        """What processes, and waiting for them, have taken since the start. See `Effort`."""
+        return self.vector.effort
 
     # -- specs -----------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -197,8 +198,10 @@ class _Listener:
             given: Any = tuple(command_words[1:6])
             if given != words:  # a step is mostly the same as the one before
                 words, command = given, decode(given)
+            begin = time.perf_counter_ns()
             outcome, message = self._do(command)
             self._progress.rest()
+            self._progress.worked(time.perf_counter_ns() - begin)
             reply[1] = outcome
             reply[0] = number
             if command_words[6] or self._is_last(number) or outcome is Outcome.FAILED:

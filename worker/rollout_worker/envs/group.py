@@ -19,7 +19,7 @@ from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.launch import refuse_import_of_main
 from rollout_worker.envs.stepping import SteppedBy
-from rollout_worker.envs.vector_parts import MAX_SEED, Array, Failure, VectorSettings
+from rollout_worker.envs.vector_parts import MAX_SEED, Array, Effort, Failure, VectorSettings
 
 if TYPE_CHECKING:
     from rollout_worker.envs.row_memory import RowMemory, RowPlan
@@ -66,6 +66,9 @@ class Host(Protocol):
 
     def finished(self, at_least: int, timeout_s: float | None, arena: Arena | None) -> dict[int, Any]:
         """Wait until that many rows that were begun are done, or the time is over; gives what each came to."""
+
+    def effort(self) -> Effort:
+        """What processes, and waiting for them, have taken since the start."""
 
     def close(self) -> None:
         """Close the environments in order. Raises EnvError where one fails to; all are tried."""
@@ -128,6 +131,13 @@ class EnvGroup(ABC):
         if self.is_closed:
             raise self._closed_error()
         return list(map(int, self._host.control.restarts))
+
+    @property
+    def effort(self) -> Effort:
+        """What the processes, and waiting for them, have taken since the start."""
+        if self.is_closed:
+            raise self._closed_error()
+        return self._host.effort()
 
     def close(self) -> None:
         """Close the environments and give everything back. Nothing happens where nothing is open."""

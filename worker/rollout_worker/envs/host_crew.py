@@ -20,8 +20,9 @@ from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.memory import memory_file
 from rollout_worker.envs.processes import Crew
+from rollout_worker.envs.progress import BUSY_NS, COMMANDS
 from rollout_worker.envs.stepping import SteppedBy
-from rollout_worker.envs.vector_parts import VectorSettings
+from rollout_worker.envs.vector_parts import Effort, VectorSettings
 
 if TYPE_CHECKING:
     from rollout_worker.envs.row_memory import RowMemory, RowPlan
@@ -173,6 +174,12 @@ class CrewHost:
             self._queued.remove(waiting)
             self._give(*waiting)
         return found
+
+    def effort(self) -> Effort:
+        """What the children and the waiting for them have taken."""
+        crew = self._running()
+        busy, counts = crew.control.progress[:, BUSY_NS], crew.control.progress[:, COMMANDS]
+        return Effort(tuple((busy / 1e9).tolist()), tuple(map(int, counts)), crew.waited_s)
 
     def close(self) -> None:
         """Close the environments in order, end the children."""

@@ -20,7 +20,7 @@ from rollout_worker.envs.progress import Progress
 from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepFailed
 from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, seated, stepper_of
-from rollout_worker.envs.vector_parts import VectorSettings
+from rollout_worker.envs.vector_parts import Effort, VectorSettings
 
 if TYPE_CHECKING:
     from rollout_worker.envs.row_memory import RowMemory, RowPlan
@@ -154,6 +154,10 @@ class SerialHost:
             else:
                 found.update(self.do_rows(RowWork(op, ((index, given),))))
         return found
+
+    def effort(self) -> Effort:
+        """There are no processes."""
+        return Effort((), (), 0.0)
 
     def close(self) -> None:
         """Close the environments."""

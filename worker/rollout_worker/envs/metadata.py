@@ -80,18 +80,23 @@ def meta_of_made(made: Any) -> EnvMeta:
         return EnvMeta(
             str(env), env.batch_size, env.device, _trees_of(description), description, takes_rows=False
         )
-    specs = {
+    specs = specs_of(env)
+    _refuse_empty(specs, env)
+    trees = {group: tree.clone() for group, tree in specs.items()}
+    takes_block = not env.batch_size and env.device is None and _fits_block(trees)
+    block = session_of(env).description if takes_block else None
+    return EnvMeta(str(env), env.batch_size, env.device, trees, block)
+
+
+def specs_of(env: EnvBase) -> dict[str, Composite]:
+    """An environment's trees of specs, by group."""
+    return {
         "observation": env.observation_spec,
         "action": env.full_action_spec,
         "state": state_spec_of(env),
         "reward": env.full_reward_spec,
         "done": env.full_done_spec,
     }
-    _refuse_empty(specs, env)
-    trees = {group: tree.clone() for group, tree in specs.items()}
-    takes_block = not env.batch_size and env.device is None and _fits_block(trees)
-    block = session_of(env).description if takes_block else None
-    return EnvMeta(str(env), env.batch_size, env.device, trees, block)
 
 
 def _trees_of(description: EnvDescription) -> dict[str, Composite]:

@@ -67,6 +67,8 @@ class Crew:
         self.children: list[Child] = []
         self._number = FIRST
         self._call = "start"
+        self.waited_s = 0.0
+        """Seconds that the caller has spent waiting for children."""
         self._last_command: Command | None = None
         self._last_words: Words = NO_WORDS
         self._lookout = Lookout(settings.look_s)
@@ -176,8 +178,9 @@ class Crew:
         A child that does not get on for `limit_s` (by default the step's limit) counts as stuck. Raises the
         error of whatever failed, after everything has been taken down.
         """
-        awaited = self._awaited
+        awaited, begin = self._awaited, time.perf_counter()
         self._await_replies(self.settings.step_timeout_s if limit_s is None else limit_s)
+        self.waited_s += time.perf_counter() - begin
         outcomes = [int(self.control.reply[child.position, 1]) for child in awaited]
         if Outcome.FAILED in outcomes:
             self._fail([])
@@ -236,9 +239,10 @@ class Crew:
 
     def first_ready(self, busy: Sequence[Child], timeout_s: float | None) -> list[Child]:
         """Wait until at least one of these children has replied; gives those that have (none: the time is over)."""
-        self._awaited = busy
+        self._awaited, begin = busy, time.perf_counter()
         self._look_after(busy)
         self._await_replies(self.settings.step_timeout_s, count=1, timeout_s=timeout_s)
+        self.waited_s += time.perf_counter() - begin
         return [child for child in busy if self._has_replied(child)]
 
     def _look_after(self, busy: Sequence[Child]) -> None:

@@ -17,8 +17,8 @@ class Doing(IntEnum):
     SET_SEED = 6
 
 
-FRAME = 1
-"""Which word of a progress row holds the frame."""
+FRAME, BUSY_NS, COMMANDS = 1, 2, 3
+"""Which words of a progress row hold the frame, the nanoseconds spent on commands, and how many those were."""
 
 _ENV_BITS = 20
 _CALL_BITS = 4
@@ -47,6 +47,11 @@ class Progress:
     def rest(self) -> None:
         """Say that nothing is being done."""
         self.word[0] = self.base(Doing.IDLE)
+
+    def worked(self, nanoseconds: int) -> None:
+        """Count a command that took so long."""
+        self.word[BUSY_NS] += nanoseconds
+        self.word[COMMANDS] += 1
 
 
 def read_progress(word: int) -> tuple[Doing, int]:

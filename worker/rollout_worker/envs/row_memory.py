@@ -15,11 +15,11 @@ import torch
 from tensordict import TensorDictBase
 
 from rollout_worker.envs.arena import tensor_over, view_of
-from rollout_worker.envs.describe import Key
+from rollout_worker.envs.describe import Key, spelled
 from rollout_worker.envs.layout import Leaf, Placed, place
 from rollout_worker.envs.memory import mapped
 from rollout_worker.envs.metadata import EnvMeta
-from rollout_worker.envs.specs import LeafSpec, Spec, dtype_name
+from rollout_worker.envs.specs import Composite, LeafSpec, Spec, dtype_name
 
 TAKEN, NEXT, ROOT, STEPPED, BROKEN = "taken", "next", "root", "stepped", "broken"
 """Parts of the memory: actions and states; what stands under `next` after a step; the root after it; which elements are to
@@ -46,22 +46,41 @@ class RowPlan:
 
 def row_plan_of(metas: Sequence[EnvMeta]) -> RowPlan | None:
     """The plan for such rows, which are alike; None where they hold what cannot lie in memory."""
-    meta, num_rows = metas[0], len(metas)
-    parts = {
-        TAKEN: ("action", "state"),
-        NEXT: ("observation", "reward", "done"),
-        ROOT: ("observation", "done"),
-    }
+    leaves = leaves_of_row(metas[0].specs, metas[0].batch_size)
+    if leaves is None:
+        return None
+    placed, nbytes = place(leaves, lead=(len(metas),))
+    return RowPlan(len(metas), placed, nbytes)
+
+
+def leaves_of_row(specs: Mapping[str, Composite], batch_size: torch.Size) -> list[Leaf] | None:
+    """What one row of such specs, by group, needs; None where that has no fixed place."""
     leaves: list[Leaf] = []
-    for part, groups in parts.items():
-        specs = dict(leaf for group in groups for leaf in meta.specs[group].leaves())
-        for key, spec in specs.items():
+    for part, groups in _PARTS.items():
+        declared = dict(leaf for group in groups for leaf in specs[group].leaves())
+        for key, spec in declared.items():
             if not _has_fixed_place(spec):
                 return None
             leaves.append(Leaf((part, *key), dtype_name(spec.dtype), tuple(spec.shape)))
-    leaves += [Leaf((STEPPED,), "bool", tuple(meta.batch_size)), Leaf((BROKEN,), "bool")]
-    placed, nbytes = place(leaves, lead=(num_rows,))
-    return RowPlan(num_rows, placed, nbytes)
+    return [*leaves, Leaf((STEPPED,), "bool", tuple(batch_size)), Leaf((BROKEN,), "bool")]
+
+
+_PARTS = {
+    TAKEN: ("action", "state"),
+    NEXT: ("observation", "reward", "done"),
+    ROOT: ("observation", "done"),
+}
+
+
+def unlike(plan: RowPlan, leaves: Sequence[Leaf] | None) -> list[str]:
+    """Where a row's needs differ from the plan that the caller's process has made; one sentence per leaf."""
+    wanted = {leaf.key: (leaf.dtype, leaf.shape[1:]) for leaf in plan.leaves}
+    given = {leaf.key: (leaf.dtype, leaf.shape) for leaf in leaves or ()}
+    return [
+        f"{spelled(key)}: {given.get(key, 'absent')} here, {wanted.get(key, 'absent')} in the caller's process"
+        for key in {**wanted, **given}
+        if wanted.get(key) != given.get(key)
+    ]
 
 
 def _has_fixed_place(spec: Spec) -> TypeGuard[LeafSpec]:

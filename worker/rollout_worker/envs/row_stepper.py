@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from rollout_contract.errors import LayoutMismatch
 from rollout_worker.envs.commands import Broken, RowOp, RowWork, Step
 from rollout_worker.envs.layout import VALID
+from rollout_worker.envs.metadata import specs_of
 from rollout_worker.envs.progress import Doing
 from rollout_worker.envs.row_codec import decoded, encoded
-from rollout_worker.envs.row_memory import RowMemory, put_row, rows_of_memory
+from rollout_worker.envs.row_memory import RowMemory, leaves_of_row, put_row, rows_of_memory, unlike
 from rollout_worker.envs.row_sessions import RowSession
 from rollout_worker.envs.stepper_base import Faults, SessionStepper
 from rollout_worker.envs.transitions import RESET
@@ -48,7 +50,15 @@ class RowStepper(SessionStepper[RowSession]):
         return found
 
     def map(self, memory: RowMemory) -> None:
-        """Step rows through this memory from now on, where a command says so."""
+        """Step rows through this memory from now on, where a command says so. Raises StepFailed where environments are not
+        as the caller's process, which has made the plan, knows them."""
+        faults = Faults(self.first_env)
+        for position, session in enumerate(self.sessions):
+            lines = unlike(memory.plan, leaves_of_row(specs_of(session.owner), session.owner.batch_size))
+            if lines:
+                error = LayoutMismatch(f"environment {self.first_env + position}'s", lines)
+                faults.add(error, position, "constructor")
+        faults.raise_if_any()
         self._memory = memory
 
     def step(self, command: Step) -> None:

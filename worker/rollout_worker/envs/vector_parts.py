@@ -29,6 +29,16 @@ class Episodes(NamedTuple):
     lengths: Array
 
 
+class Effort(NamedTuple):
+    """What a group has taken since its start: seconds that each process spent on commands, how many those were, and seconds
+    that the caller waited for them. `busy_s[i] / commands[i]` is what a step takes in process i; where `waited_s` is much
+    more than the busiest process took, processes want for processors."""
+
+    busy_s: tuple[float, ...]
+    commands: tuple[int, ...]
+    waited_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class VectorSettings:
     """What a vector env does, beside which environments it steps."""
