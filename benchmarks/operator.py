@@ -38,7 +38,7 @@ from rollout_contract.spec import parse_manifest
 from rollout_operator.apply import MAX_IN_FLIGHT
 from rollout_operator.decisions import Create
 from rollout_operator.kube.api_client import KubernetesApi
-from rollout_operator.kube.resources import PODS
+from rollout_operator.kube.resources import JOBS, PODS, Resource
 from rollout_operator.manifests import worker_pod
 from rollout_operator.settings import OperatorSettings
 
@@ -97,9 +97,9 @@ async def bare_loop(space: str, pods: int) -> float:
         return time.monotonic() - started
 
 
-def take_away(space: str, kind: str) -> None:
+def take_away(space: str, resource: Resource) -> None:
     """Deletes every object of a kind, and waits until no pod is left."""
-    kubectl("-n", space, "delete", kind, "--all", "--wait=false", "--grace-period=0")
+    kubectl("delete", "--raw", f"{resource.path(space)}?gracePeriodSeconds=0&propagationPolicy=Background")
     wait_for(lambda: -kubectl("-n", space, "get", "pods", "-o", "name").count("pod/"), 0, 600)
 
 
@@ -265,11 +265,11 @@ def main() -> None:
         result = {}
         if not arguments.no_bare_loop:
             result["bare_loop_s"] = asyncio.run(bare_loop(space, arguments.jobs * arguments.workers))
-            take_away(space, "pods")
+            take_away(space, PODS)
         result |= measure(space, arguments.jobs, arguments.workers, arguments.idle)
         if "bare_loop_s" in result:
             result["ratio"] = result["created_s"] / result["bare_loop_s"]
-        take_away(space, "rolloutjobs")
+        take_away(space, JOBS)
     finally:
         kubectl("delete", "namespace", space, "--wait=false")
     print(
