@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -227,6 +228,11 @@ def _held(value: Any) -> list[tuple[str, Any]]:
         return [*variables.nonlocals.items(), *variables.globals.items()]
     if inspect.ismethod(value):
         return [("self", value.__self__)]
-    if hasattr(value, "__dict__") and not isinstance(value, type):
+    if hasattr(value, "__dict__") and not isinstance(value, type) and not _is_of_python(value):
         return list(vars(value).items())
     return []
+
+
+def _is_of_python(value: Any) -> bool:
+    """Whether an object's class is Python's own: what lies inside has no name in the user's code."""
+    return type(value).__module__.partition(".")[0] in sys.stdlib_module_names

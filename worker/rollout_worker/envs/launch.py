@@ -11,6 +11,7 @@ import contextlib
 import io
 import multiprocessing
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -149,7 +150,13 @@ class Launcher:
         if self._start_method == "forkserver":
             _require_a_place_for_sockets()
             self._context.set_forkserver_preload(["rollout_worker.envs.child"])
-        with _starting, _threads_of_children(self._num_threads), _unchanged_default(), _as_no_daemon():
+        with (
+            _starting,
+            _threads_of_children(self._num_threads),
+            _unchanged_default(),
+            _as_no_daemon(),
+            _real_main(),
+        ):
             child.start()
         return child
 
@@ -174,6 +181,21 @@ def _unchanged_default() -> Iterator[None]:
     finally:
         if before is None:
             multiprocessing.set_start_method(None, force=True)
+
+
+@contextlib.contextmanager
+def _real_main() -> Iterator[None]:
+    """A script that was read from standard input has a file's name and no file: children must not look for it."""
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    if main is None or path is None or os.path.exists(path):
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = path
 
 
 @contextlib.contextmanager
