@@ -138,6 +138,8 @@ def _successors(look: Look, deletes: Iterable[Delete]) -> Iterator[Create]:
 
 def _checks(look: Look, creates: Iterable[Create]) -> tuple[Create, ...]:
     """One worker of each group: of the same template, the cluster takes all or none."""
+    if not look.observed.pods and not look.job.spec.suspend and len(look.groups) == 1:
+        return ()  # the first creation says as much, and nothing is there that it could cost
     firsts: dict[str, Create] = {}
     for create in creates:
         firsts.setdefault(create.worker.group, create)
