@@ -125,7 +125,7 @@ def test_every_edit_is_applied_or_refused(kube):
     until(lambda: kube.status("edited")["stream"]["maxUnackedFrames"] == 900, what="the new limit, in force")
 
     generation = kube.get("roj", "edited")["metadata"]["generation"]
-    refused({"collector": {"framesPerBatch": 40}}, "framesPerBatch", "new job")
+    refused({"collector": {"framesPerBatch": 40}}, "framesPerBatch", "create it again")
     refused({"seed": 8}, "seed")
     refused({"workerGroups": [{"name": "other", "elastic": True}]}, "workerGroups", "suspend")
     kube.patch("edited", {"collector": {"totalFrames": 4000}})
