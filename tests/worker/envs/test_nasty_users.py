@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import threading
 
@@ -181,3 +182,52 @@ def test_streams_differ_without_any_seed(make):
     torch.manual_seed(0)
     env = make(4, toys.Rng)
     assert len(set(env.reset()["observation"].squeeze(-1).tolist())) == 4
+
+
+@pytest.mark.probe("P-24")
+@pytest.mark.parametrize("k", [1, 4])
+def test_a_seed_fixes_the_whole_future(make, k):
+    def run(env, num_steps):
+        td, seen = env.reset(), []
+        for step in range(num_steps):
+            seen.append(td["observation"].squeeze(-1).tolist())
+            _, td = env.step_and_maybe_reset(env.rand_action(td))
+            if step == num_steps // 2:
+                td = env.reset()  # goes on with the stream
+            if step == num_steps // 3:
+                mask = torch.tensor([[True], [False], [False]])
+                td = env.reset(td.set("_reset", mask))
+        return seen
+
+    env, other = make(3, functools.partial(toys.Rng, k)), make(3, functools.partial(toys.Rng, k))
+    for each in (env, other):
+        each.set_seed(5)
+    first, second = run(env, 40), run(other, 40)
+    assert first == second
+    shown = [value for step in first for value in step]
+    assert len(set(shown)) == len(shown)
+    env.set_seed(5)
+    assert run(env, 40) == first
+
+
+@pytest.mark.probe("P-10")
+@pytest.mark.parametrize("ending", ["step raises", "constructor raises", "killed", "left open"])
+@pytest.mark.parametrize("more", [{}, {"use_buffers": False}], ids=["block", "direct"])
+def test_runs_that_end_badly_leave_nothing_either(leftovers, ending, more):
+    def one():
+        where = {"step raises": 1, "constructor raises": "constructor"}.get(ending, "nowhere")
+        factory = functools.partial(toys.Fault, "raise", where, 1)
+        env = ParallelEnv(2, factory, num_processes=2, mp_start_method="fork", **more)
+        try:
+            td = env.rand_action(env.reset())
+            if ending == "killed":
+                os.kill(env.vector.pids[0], 9)
+            env.step(td)
+        except RuntimeError:
+            assert ending != "left open"
+
+    one()
+    before = leftovers()
+    for _ in range(50 if os.environ.get("SOAK") else 5):
+        one()
+    assert leftovers() == before
