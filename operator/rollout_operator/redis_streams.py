@@ -5,13 +5,15 @@ Holds connections and two caches (what a server said of itself, when keys were r
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from rollout_contract.errors import RolloutError, StateLost, StreamError
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import EndKind, EndMarker
-from rollout_contract.names import Slot, WorkerId
+from rollout_contract.names import JobRef, Slot, WorkerId
 from rollout_contract.spec import CleanupPolicy, RolloutJob
 from rollout_operator import shares
 from rollout_operator.cluster import JobKey
@@ -28,6 +30,19 @@ PATIENCE_S = 3.0
 SERVER_CHECK_S = 30.0
 """What a server said of itself is believed for so long."""
 MAX_TOUCH_S = 600.0
+JOB_DELETED: Final = "JobDeleted"
+"""Why the stream of a job ends whose object is gone: the reason that its readers are told."""
+
+log = logging.getLogger(__name__)
+
+
+class _Going(NamedTuple):
+    """A stream without an end, and what is needed to end it when its job is no longer there to be asked."""
+
+    job: JobRef
+    address: ServerAddress
+    key_ttl_s: float | None
+    """None: the keys are to stay."""
 
 
 class RedisStreams:
@@ -48,6 +63,8 @@ class RedisStreams:
         self._touched: dict[JobKey, tuple[str, float]] = {}
         self._withdrawn: dict[JobKey, set[WorkerId]] = {}
         """Attempts that were announced and are not known to exist. Losing them leaves a gap in the numbers, no more."""
+        self._going: dict[JobKey, _Going] = {}
+        """Losing it leaves the readers of jobs deleted meanwhile waiting until the keys expire."""
 
     async def look(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
         """See `Streams`."""
@@ -58,6 +75,7 @@ class RedisStreams:
             return await self._look_unopened(job)
         except StreamError as error:
             return trouble_of(error)
+        await self._note_going(job, progress.control.end)
         return facts_of(job, progress, withdrawn=self._withdrawn.get(_key(job), ()))
 
     async def open(self, job: RolloutJob) -> None:
@@ -104,12 +122,16 @@ class RedisStreams:
 
     async def delete(self, job: RolloutJob) -> None:
         """Remove every key of the job: `cleanupPolicy: Delete`. StreamError if the server does not do it."""
+        self._going.pop(_key(job), None)
         await self._control(job).delete()
 
     async def forget(self, key: JobKey) -> None:
         """See `Streams`."""
         self._touched.pop(key, None)
         self._withdrawn.pop(key, None)
+        going = self._going.pop(key, None)
+        if going is not None:
+            await self._end_deleted(going)
 
     async def close(self) -> None:
         """See `Streams`."""
@@ -118,10 +140,36 @@ class RedisStreams:
             await session.close()
 
     def _control(self, job: RolloutJob) -> Control:
-        address = self._reach(job)
+        return self._control_at(self._reach(job), job.ref)
+
+    def _control_at(self, address: ServerAddress, job: JobRef) -> Control:
         if address not in self._sessions:
             self._sessions[address] = AsyncSession(address, backoff=Backoff(PATIENCE_S))
-        return Control(self._sessions[address], job.ref)
+        return Control(self._sessions[address], job)
+
+    async def _note_going(self, job: RolloutJob, end: EndMarker | None) -> None:
+        """What was made anew under a name tells that the former one is gone."""
+        key = _key(job)
+        former = self._going.pop(key, None)
+        if former is not None and former.job != job.ref:
+            await self._end_deleted(former)
+        if end is None or end.kind == EndKind.SUSPENDED:
+            redis = job.spec.redis
+            stays = redis.cleanup_policy is CleanupPolicy.RETAIN
+            ttl_s = None if stays else float(redis.key_ttl_seconds_after_finished)
+            self._going[key] = _Going(job.ref, self._reach(job), ttl_s)
+
+    async def _end_deleted(self, going: _Going) -> None:
+        """Tells the readers. Nothing hangs on it: without it, keys expire by themselves."""
+        control = self._control_at(going.address, going.job)
+        try:
+            await control.finish(EndKind.FAILED, reason=JOB_DELETED, message="the job was deleted")
+            if going.key_ttl_s is not None:
+                await control.expire(going.key_ttl_s)
+        except StateLost:
+            return  # its keys went with it
+        except StreamError as error:
+            log.warning("readers of the deleted job %s are not told: %s", going.job, error)
 
     async def _look_unopened(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
         """Before anything is put on a server, it must be one that keeps it."""

@@ -52,7 +52,7 @@ class Streams(Protocol):
         """These exist: what was withdrawn of them is not given again."""
 
     async def forget(self, key: JobKey) -> None:
-        """The job is gone: drop what is held in memory for it."""
+        """The job is gone: tell the readers of a stream that goes on, and drop what is held in memory for it."""
 
     async def close(self) -> None:
         """Close every connection."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 import redis.asyncio
 from operator_builders import SETTINGS, make_job
 
-from rollout_contract.errors import StreamFull, StreamUnavailable
+from rollout_contract.errors import RolloutFailed, StreamFull, StreamUnavailable
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import EndMarker, Heartbeat, ReserveStatus
 from rollout_contract.names import WorkerId
@@ -23,6 +25,7 @@ from rollout_operator.shares import max_unacked_frames
 from rollout_operator.troubles import trouble_of, trouble_of_server
 from rollout_stream.connection import ServerAddress
 from rollout_stream.server_check import ServerInfo
+from rollout_stream.stream import RolloutStream
 from rollout_stream.writer import StreamWriter
 
 
@@ -116,6 +119,48 @@ async def test_a_suspended_stream_can_be_reopened_and_a_finished_one_cannot(serv
         await streams.finish(job, EndMarker("finished"))
         await streams.reopen(job)
         assert (await streams.look(job)).end == EndMarker("failed", "Stalled", "no frames")
+
+
+async def test_readers_of_a_deleted_job_are_told(servers):
+    job, anew = make_job(redis={"keyTTLSecondsAfterFinished": 60}), make_job(metadata={"uid": str(uuid4())})
+    port = servers.start()
+    async with streams_at(port) as streams:
+        await streams.open(job)
+        await streams.look(job)
+        with RolloutStream.connect(
+            f"redis://127.0.0.1:{port}", job=f"{job.ref.namespace}/{job.ref.name}"
+        ) as stream:
+            await streams.forget(JobKey("rl", "a"))
+            with pytest.raises(RolloutFailed, match="JobDeleted: the job was deleted"):
+                await asyncio.to_thread(lambda: next(iter(stream.batches())))
+        async with redis.asyncio.Redis(port=port) as client:
+            assert 0 < await client.ttl(JobKeys.of(job.ref).control) <= 60
+
+        await streams.open(anew)
+        await streams.forget(JobKey("rl", "a"))  # not looked at yet: nothing is known of it
+        assert (await streams.look(anew)).end is None
+
+
+async def test_a_job_made_anew_ends_the_stream_of_the_former(servers):
+    former, anew = make_job(), make_job(metadata={"uid": str(uuid4())})
+    async with streams_at(servers.start()) as streams:
+        for job in (former, anew):
+            await streams.open(job)
+            assert (await streams.look(job)).end is None
+        assert (await streams.look(former)).end == EndMarker("failed", "JobDeleted", "the job was deleted")
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["Complete", "keys deleted"])
+async def test_what_is_over_is_not_ended_again(servers, ends):
+    job, marker = make_job(), EndMarker("finished", "FramesReached")
+    port = servers.start()
+    async with streams_at(port) as streams:
+        await streams.open(job)
+        await streams.look(job)
+        await (streams.finish(job, marker) if ends else streams.delete(job))
+        await streams.forget(JobKey("rl", "a"))
+        facts = await streams.look(job)
+        assert facts.end == marker if ends else not facts.is_open
 
 
 async def test_keys_are_kept_alive_while_the_job_runs_and_expire_after_its_end(servers):
