@@ -80,7 +80,10 @@ async def bare_loop(space: str, pods: int) -> float:
     """Seconds in which a bare loop creates so many worker pods: same manifests, client and number in flight."""
     document = job("bare", pods)
     document["metadata"] |= {"namespace": space, "uid": str(uuid.uuid4())}
-    parsed, settings = parse_manifest(document), OperatorSettings(redis=StreamAddress(host="redis", port=6379))
+    parsed, settings = (
+        parse_manifest(document),
+        OperatorSettings(redis=StreamAddress(host="redis", port=6379)),
+    )
     waiting = list(range(pods))
 
     async def create(api: KubernetesApi) -> None:
