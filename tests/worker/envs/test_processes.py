@@ -54,7 +54,7 @@ def test_every_start_method_gives_the_same(start_method, factory):
 @pytest.mark.parametrize("num_threads", [None, 3])
 def test_children_load_no_torch_and_few_threads(num_threads):
     more = {} if num_threads is None else {"num_sub_threads": num_threads}
-    env = ParallelEnv(2, "toys:Count", num_processes=2, **more)
+    env = ParallelEnv(2, "toys:Count", num_processes=2, mp_start_method="spawn", **more)
     try:
         for report in env.report():
             assert report["omp"] == str(num_threads or 1)
