@@ -15,6 +15,7 @@ from tensordict import TensorDictBase, is_non_tensor
 from rollout_worker.envs import ParallelEnv, SerialEnv
 
 NUM_ENVS = 3
+IS_SOAK = bool(os.environ.get("SOAK"))
 
 DTYPES = [
     *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -112,9 +113,10 @@ def leaves_of(td):
     return {key: td.get(key) for key in keys}
 
 
+@pytest.mark.timeout(1800 if IS_SOAK else 60)
 @given(tree=TREES, team=st.booleans(), operations=OPERATIONS)
 @settings(
-    max_examples=100 if os.environ.get("SOAK") else 8,
+    max_examples=100 if IS_SOAK else 8,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
