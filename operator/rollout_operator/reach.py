@@ -77,5 +77,5 @@ class Reach:
     def _missing(self, namespace: str, ref: KeyRef) -> CredentialsMissing:
         return CredentialsMissing(
             f"the operator was not given key {ref.key} of Secret {namespace}/{ref.name}: it reads no Secrets by itself; "
-            "name it in the chart's operator.redisSecrets, or use the default server"
+            "name it in the chart's redis.jobSecrets, or use the default server"
         )
