@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from rollout_contract.errors import RolloutError, StateLost, StreamError
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import EndKind, EndMarker
-from rollout_contract.names import JobRef, Slot, WorkerId
+from rollout_contract.names import Slot, WorkerId
 from rollout_contract.spec import CleanupPolicy, RolloutJob
 from rollout_operator import shares
 from rollout_operator.cluster import JobKey
@@ -39,8 +39,7 @@ log = logging.getLogger(__name__)
 class _Going(NamedTuple):
     """A stream without an end, and what is needed to end it when its job is no longer there to be asked."""
 
-    job: JobRef
-    address: ServerAddress
+    control: Control
     key_ttl_s: float | None
     """None: the keys are to stay."""
 
@@ -69,13 +68,14 @@ class RedisStreams:
     async def look(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
         """See `Streams`."""
         try:
-            progress = await self._control(job).read_progress()
+            control = self._control(job)
+            progress = await control.read_progress()
             await self._keep_alive(job)
         except StateLost:
             return await self._look_unopened(job)
         except StreamError as error:
             return trouble_of(error)
-        await self._note_going(job, progress.control.end)
+        await self._note_going(job, control, progress.control.end)
         return facts_of(job, progress, withdrawn=self._withdrawn.get(_key(job), ()))
 
     async def open(self, job: RolloutJob) -> None:
@@ -140,28 +140,26 @@ class RedisStreams:
             await session.close()
 
     def _control(self, job: RolloutJob) -> Control:
-        return self._control_at(self._reach(job), job.ref)
-
-    def _control_at(self, address: ServerAddress, job: JobRef) -> Control:
+        address = self._reach(job)
         if address not in self._sessions:
             self._sessions[address] = AsyncSession(address, backoff=Backoff(PATIENCE_S))
-        return Control(self._sessions[address], job)
+        return Control(self._sessions[address], job.ref)
 
-    async def _note_going(self, job: RolloutJob, end: EndMarker | None) -> None:
+    async def _note_going(self, job: RolloutJob, control: Control, end: EndMarker | None) -> None:
         """What was made anew under a name tells that the former one is gone."""
         key = _key(job)
         former = self._going.pop(key, None)
-        if former is not None and former.job != job.ref:
+        if former is not None and former.control.job != job.ref:
             await self._end_deleted(former)
         if end is None or end.kind == EndKind.SUSPENDED:
             redis = job.spec.redis
             stays = redis.cleanup_policy is CleanupPolicy.RETAIN
             ttl_s = None if stays else float(redis.key_ttl_seconds_after_finished)
-            self._going[key] = _Going(job.ref, self._reach(job), ttl_s)
+            self._going[key] = _Going(control, ttl_s)
 
     async def _end_deleted(self, going: _Going) -> None:
         """Tells the readers. Nothing hangs on it: without it, keys expire by themselves."""
-        control = self._control_at(going.address, going.job)
+        control = going.control
         try:
             await control.finish(EndKind.FAILED, reason=JOB_DELETED, message="the job was deleted")
             if going.key_ttl_s is not None:
@@ -169,7 +167,7 @@ class RedisStreams:
         except StateLost:
             return  # its keys went with it
         except StreamError as error:
-            log.warning("readers of the deleted job %s are not told: %s", going.job, error)
+            log.warning("readers of the deleted job %s are not told: %s", control.job, error)
 
     async def _look_unopened(self, job: RolloutJob) -> StreamFacts | StreamTrouble:
         """Before anything is put on a server, it must be one that keeps it."""
