@@ -73,9 +73,9 @@ class EnvSpec(Model):
     step_timeout_seconds: f.WaitSeconds = 60
     """An environment that does not answer for so long is treated as dead."""
     on_error: OneOf[e.OnError] = e.OnError.FAIL
-    """What an environment that raises leads to: the worker fails; or (`Restart`) a new one takes its place, its trajectory
-    ends as truncated, and the frame of the failure is False in the leaf `next.valid`. A process that is lost, or does not
-    answer, fails the worker in either case."""
+    """What an environment that raises, and a process that is lost or does not answer, leads to: the worker fails; or
+    (`Restart`) a new one takes its place, running trajectories end as truncated, and the frame of the failure is False in
+    the leaf `next.valid`. Where new ones fail again and again, the worker fails."""
 
 
 class PolicySpec(Model):
