@@ -116,12 +116,10 @@ def _kill_tree(pid: int) -> None:
 def _children(pid: int) -> list[int]:
     """Children of all threads of a process, none if it is gone."""
     found: list[int] = []
-    try:
+    with contextlib.suppress(OSError):  # the process is gone
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
-    except OSError:  # it is gone
-        return found
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())  # of a thread that ended, its siblings have them
     return found
 
 

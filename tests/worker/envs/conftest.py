@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -140,10 +141,11 @@ def leftovers() -> Callable[[], dict[str, int]]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The process ids of a process' children, of all its threads."""
+    """The process ids of a process' children, of all its threads; a thread may end while it is asked."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 
