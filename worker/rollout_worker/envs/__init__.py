@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from rollout_worker.envs.layout import BlockLayout as BlockLayout
     from rollout_worker.envs.layout import Leaf as Leaf
     from rollout_worker.envs.make import make_env as make_env
+    from rollout_worker.envs.metadata import EnvMetaData as EnvMetaData
     from rollout_worker.envs.opening import open_envs as open_envs
     from rollout_worker.envs.parallel import ParallelEnv as ParallelEnv
+    from rollout_worker.envs.reports import MetaDataMismatch as MetaDataMismatch
     from rollout_worker.envs.serial import SerialEnv as SerialEnv
     from rollout_worker.envs.specs import Binary as Binary
     from rollout_worker.envs.specs import Bounded as Bounded
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from rollout_worker.envs.transforms.steps import RewardSum as RewardSum
     from rollout_worker.envs.transforms.steps import StepCounter as StepCounter
     from rollout_worker.envs.vector import VectorEnv as VectorEnv
+    from rollout_worker.envs.vector_parts import Effort as Effort
     from rollout_worker.envs.vector_parts import Episodes as Episodes
 
 _HOMES = {
@@ -88,7 +91,10 @@ _HOMES = {
     "OneHot": "specs",
     "Spec": "specs",
     "Unbounded": "specs",
+    "Effort": "vector_parts",
+    "EnvMetaData": "metadata",
     "Episodes": "vector_parts",
+    "MetaDataMismatch": "reports",
     "VectorEnv": "vector",
     "open_envs": "opening",
     "GymVectorEnv": "adapters.vector",

@@ -15,7 +15,7 @@ import torch
 from rollout_contract.errors import LayoutMismatch
 from rollout_worker.envs.batch_settings import BatchSettings
 from rollout_worker.envs.describe import Key, differences, spelled
-from rollout_worker.envs.metadata import GROUPS, EnvMeta
+from rollout_worker.envs.metadata import GROUPS, EnvMetaData
 from rollout_worker.envs.row_fit import nested_sizes
 from rollout_worker.envs.row_memory import RowPlan, row_plan_of
 from rollout_worker.envs.spec_stack import stack_specs
@@ -27,7 +27,7 @@ class BatchPlan:
     """`metas` has one entry per row. `uses_block` says that rows go through a block of arrays; otherwise they go as
     tensordicts, and `is_lazy` says that the results stay apart even where they could be stacked."""
 
-    metas: tuple[EnvMeta, ...]
+    metas: tuple[EnvMetaData, ...]
     batch_size: torch.Size
     device: torch.device | None
     uses_block: bool
@@ -51,7 +51,7 @@ class BatchPlan:
 
 
 def plan_of(
-    metas: Sequence[EnvMeta],
+    metas: Sequence[EnvMetaData],
     settings: BatchSettings,
     *,
     device: torch.device | None,
@@ -98,7 +98,7 @@ def plan_of(
     )
 
 
-def _share_a_block(metas: Sequence[EnvMeta]) -> bool:
+def _share_a_block(metas: Sequence[EnvMetaData]) -> bool:
     first = metas[0].description
     if first is None:
         return False
@@ -106,7 +106,7 @@ def _share_a_block(metas: Sequence[EnvMeta]) -> bool:
     return all(meta.description is not None and not differences(first, meta.description) for meta in others)
 
 
-def _refuse_unlike_batches(metas: Sequence[EnvMeta]) -> None:
+def _refuse_unlike_batches(metas: Sequence[EnvMetaData]) -> None:
     first = metas[0].batch_size
     for index, meta in enumerate(metas):
         if meta.batch_size != first:
@@ -116,7 +116,7 @@ def _refuse_unlike_batches(metas: Sequence[EnvMeta]) -> None:
             )
 
 
-def _uneven(metas: Sequence[EnvMeta]) -> list[str]:
+def _uneven(metas: Sequence[EnvMetaData]) -> list[str]:
     """Where rows differ in keys, shapes or dtypes from the first one; one sentence per leaf."""
     wanted = metas[0].shapes()
     lines: list[str] = []
@@ -143,7 +143,7 @@ def _said(leaf: tuple[object, ...] | None) -> str:
     return f"shape {shape}, {str(dtype).removeprefix('torch.')}"
 
 
-def _device(metas: Sequence[EnvMeta]) -> torch.device | None:
+def _device(metas: Sequence[EnvMetaData]) -> torch.device | None:
     devices = dict.fromkeys(meta.device for meta in metas)
     if len(devices) > 1:
         raise ValueError(

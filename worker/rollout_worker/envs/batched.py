@@ -35,6 +35,9 @@ class BatchedEnv(BatchAsking):
     Keywords of both, beside those that they name themselves:
 
     * `device`: of results and specs; None is the environments' own.
+    * `meta_data`: what the environments are. None makes one beforehand (of each factory), looks at it, and closes it.
+      An `EnvMetaData` for all, or one for each, makes none; so does "workers", where they say themselves what they are, and
+      are started by the constructor. What they report when they are made must agree with it: MetaDataMismatch, where not.
     * `use_buffers`: False sends tensordicts instead of going through a block of arrays; None decides by the specs.
     * `share_individual_td`: True gives lazy stacks; None does where rows cannot be stacked.
     * `consolidate`: whether a tensordict that is sent is packed into one storage first.

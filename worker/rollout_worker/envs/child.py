@@ -14,12 +14,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, assert_never
 
-from rollout_worker.envs.arena import Arena, ControlPage, MemoryPlan
+from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import answer, sendable
 from rollout_worker.envs.commands import (
     NO_WORDS,
@@ -32,21 +32,24 @@ from rollout_worker.envs.commands import (
     Request,
     Reset,
     RowWork,
+    Seat,
     Seed,
     Step,
     decode,
 )
-from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.faults import EnvFault, fault_of
 from rollout_worker.envs.launch import Descriptor
+from rollout_worker.envs.looking import Looked, Waiting, begun
 from rollout_worker.envs.lookout import Lookout
+from rollout_worker.envs.object_leaves import Cells, ObjectLeaves, put_cells, unsendable
 from rollout_worker.envs.orphans import die_with_parent
 from rollout_worker.envs.progress import Doing, Progress, read_progress
+from rollout_worker.envs.reports import Reported
 from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepFailed, StepRules
-from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, stepper_of
-from rollout_worker.envs.transfer import Pickled, receive, send, send_plain
+from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, reports_of
+from rollout_worker.envs.transfer import Pickled, in_bytes, in_plain_bytes, receive, send, send_plain
 
 FIRST = 1
 """Number of the command that nobody gives: make the environments and say what they are."""
@@ -82,7 +85,7 @@ class ChildSetup:
 class Hello:
     """First message of a child: what its environments are."""
 
-    descriptions: tuple[EnvDescription, ...]
+    said: tuple[Reported | Looked, ...]
     pid: int
 
 
@@ -107,7 +110,7 @@ def run(setup: ChildSetup) -> None:
     os.close(setup.control.fd)
     progress = Progress(memoryview(control.progress[setup.position]))
     try:
-        stepper = stepper_of(
+        stepper = begun(
             setup.stepped_by,
             Slice(setup.recipes, setup.indices, setup.first_env_index),
             control=control,
@@ -121,7 +124,7 @@ def run(setup: ChildSetup) -> None:
     _limit_threads(setup.num_threads)
     progress.rest()
     _reply(setup, control, Outcome.ANSWERED)
-    send_plain(setup.conn, Answer(Hello(_descriptions(stepper), os.getpid())))
+    send_plain(setup.conn, Answer(Hello(_said_by(stepper), os.getpid())))
     _Listener(setup, control, progress, stepper).listen()
 
 
@@ -139,10 +142,8 @@ def _faults_of(
     return (fault_of(error, env_index=index, pid=os.getpid(), call=call),)
 
 
-def _descriptions(stepper: AnyStepper) -> tuple[EnvDescription, ...]:
-    if isinstance(stepper, Stepper):
-        return tuple(session.description for session in stepper.sessions)
-    return ()
+def _said_by(stepper: AnyStepper | Waiting) -> tuple[Reported | Looked, ...]:
+    return tuple(stepper.look() if isinstance(stepper, Waiting) else reports_of(stepper))
 
 
 def _reply(setup: ChildSetup, control: ControlPage, outcome: Outcome) -> None:
@@ -172,18 +173,23 @@ def _limit_threads(num_threads: int) -> None:
 class _Listener:
     """The loop: wait for a command's number, do it, write the reply, wake the parent."""
 
+    _stepper: AnyStepper
+    """There is one as soon as it is known how environments are stepped."""
+
     def __init__(
-        self, setup: ChildSetup, control: ControlPage, progress: Progress, stepper: AnyStepper
+        self, setup: ChildSetup, control: ControlPage, progress: Progress, stepper: AnyStepper | Waiting
     ) -> None:
-        self._setup = setup
+        self._setup, self._control = setup, control
         self._command = memoryview(control.command[setup.position])
         self._reply = memoryview(control.reply[setup.position])
         self._replies = control.reply[:, 0]
         self._fence = threading.Lock()
         self._progress = progress
-        self._stepper = stepper
+        self._waiting = stepper if isinstance(stepper, Waiting) else None
+        if not isinstance(stepper, Waiting):
+            self._stepper = stepper
         self._conn = setup.conn
-        self._objects: _ObjectLeaves | None = None
+        self._objects: ObjectLeaves | None = None
 
     def listen(self) -> None:
         wake, done = self._setup.wake.fd, self._setup.done.fd
@@ -207,7 +213,7 @@ class _Listener:
             if command_words[6] or self._is_last(number) or outcome is Outcome.FAILED:
                 os.eventfd_write(done, 1)
             if message is not None:
-                (send if isinstance(message, Failed) else send_plain)(self._conn, message)
+                self._conn.send_bytes(message)
             if isinstance(command, Close):
                 return
 
@@ -222,28 +228,44 @@ class _Listener:
             replies: list[int] = self._replies.tolist()
         return replies.count(number) == len(replies)
 
-    def _do(self, command: Command) -> tuple[Outcome, Failed | Answer | None]:
+    def _do(self, command: Command) -> tuple[Outcome, bytes | None]:
+        """Do a command; gives the message that is to be sent, if any. It is pickled here, where that may fail."""
         try:
             payload = self._perform(command)
+            if payload is None:
+                return Outcome.DONE, None
+            return Outcome.ANSWERED, self._answer_in_bytes(payload)
         except BaseException as error:
             otherwise = type(command).__name__.lower()
             faults = _faults_of(error, self._progress, self._setup.indices, otherwise=otherwise)
-            return Outcome.FAILED, Failed(faults)
-        return (Outcome.DONE, None) if payload is None else (Outcome.ANSWERED, Answer(payload))
+            return Outcome.FAILED, in_bytes(Failed(faults))
+
+    def _answer_in_bytes(self, payload: Any) -> bytes:
+        """An answer, by name as far as possible. Raises TypeError naming the leaf of an environment that cannot be sent."""
+        try:
+            return in_plain_bytes(Answer(payload))
+        except Exception:
+            found = unsendable(payload, self._setup.indices.start)
+            if found is None:
+                return in_bytes(Answer(payload))
+            index, what = found
+            self._progress.note(Doing.STEP, index - self._setup.indices.start)
+            raise TypeError(what) from None
 
     def _perform(self, command: Command) -> Any:
-        stepper = self._stepper
         match command:
             case Seed():
-                stepper.seed()
+                self._stepper.seed()
             case Remap():
                 self._remap()
+            case Seat(as_rows):
+                return self._seat(SteppedBy.ROWS if as_rows else SteppedBy.BLOCK)
             case Call():
                 return self._answer(receive(self._conn))
             case Close():
-                stepper.close()
+                (self._waiting or self._stepper).close()
             case Step():
-                stepper.step(command)
+                self._stepper.step(command)
                 return self._objects.after_step(command) if self._objects else None
             case Reset():
                 self._of_blocks().reset()
@@ -254,6 +276,13 @@ class _Listener:
             case _:
                 assert_never(command)
         return None
+
+    def _seat(self, stepped_by: SteppedBy) -> tuple[Reported | Looked, ...]:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            part = Slice(self._setup.recipes, self._setup.indices, self._setup.first_env_index)
+            self._stepper = waiting.seat(stepped_by, part, control=self._control)
+        return _said_by(self._stepper)
 
     def _of_blocks(self) -> Stepper:
         assert isinstance(self._stepper, Stepper)
@@ -277,45 +306,8 @@ class _Listener:
             os.close(fds[0])
         self._stepper.map(memory)
         rows = slice(self._setup.indices.start, self._setup.indices.stop)
-        put_objects(memory, rows, objects)
-        self._objects = _ObjectLeaves(memory, rows) if plan.has_objects else None
-
-
-ObjectRows = tuple[int, Any, int, Any]
-"""Leaves that are no tensors, of some rows, on their way between processes: (block, or -1 for the carry; key; first frame;
-values)."""
-
-
-def put_objects(arena: Arena, rows: slice, found: Iterable[ObjectRows]) -> None:
-    """Put such leaves, which came through a pipe, where they belong."""
-    for block, key, first, values in found:
-        target = arena.carry if block < 0 else arena.blocks[block]
-        target.arrays[key][rows, first : first + values.shape[1]] = values
-
-
-class _ObjectLeaves:
-    """Copies of the leaves that are no tensors, to be sent beside the block."""
-
-    def __init__(self, arena: Arena, rows: slice) -> None:
-        self._arena, self._rows = arena, rows
-
-    def of_carry(self) -> list[ObjectRows]:
-        carry = self._arena.carry
-        return [(-1, key, 0, carry.arrays[key][self._rows]) for key in carry.layout.objects]
-
-    def after_step(self, command: Step) -> list[ObjectRows]:
-        block = self._arena.blocks[command.block]
-        layout = block.layout
-        found: list[ObjectRows] = []
-        for key in layout.objects:
-            first = command.start if key[0] == "next" else command.start + 1
-            last = command.stop if key[0] == "next" else command.stop + 1
-            found.append((command.block, key, first, block.arrays[key][self._rows, first:last]))
-        if command.autoreset and command.stop < layout.num_steps:
-            for key in self._arena.carry.layout.objects:
-                roots = block.arrays[key][self._rows, command.stop]
-                self._arena.carry.arrays[key][self._rows, 0] = roots
-        return [*found, *self.of_carry()]
+        put_cells(memory, rows, objects)
+        self._objects = ObjectLeaves(memory, rows) if plan.has_objects else None
 
 
 @contextlib.contextmanager
@@ -328,7 +320,7 @@ def _socket_of(conn: Connection) -> Any:
         channel.close()
 
 
-def send_arena(conn: Connection, plan: MemoryPlan, fd: int, objects: Sequence[ObjectRows] = ()) -> None:
+def send_arena(conn: Connection, plan: MemoryPlan, fd: int, objects: Sequence[Cells] = ()) -> None:
     """The parent's half of `Remap`. `objects` are leaves that are no tensors, for a process that takes another's place."""
     send_plain(conn, (plan, objects))
     with _socket_of(conn) as channel:

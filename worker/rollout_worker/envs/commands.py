@@ -8,6 +8,7 @@ descriptor goes the same way.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias, assert_never
@@ -52,6 +53,13 @@ class Remap:
 
 
 @dataclass(frozen=True, slots=True)
+class Seat:
+    """Step the environments, which were made to be looked at, as rows or in a block."""
+
+    as_rows: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """Do something rare with some environments: the request and its answer go over the socket."""
 
@@ -64,7 +72,7 @@ class Close:
 Simple: TypeAlias = Reset | Seed | Step | Cut
 """The commands that fit words."""
 
-Command: TypeAlias = Reset | Seed | Step | Cut | Remap | Call | Close
+Command: TypeAlias = Reset | Seed | Step | Cut | Remap | Seat | Call | Close
 
 
 class Code(IntEnum):
@@ -77,6 +85,7 @@ class Code(IntEnum):
     CALL = 5
     CLOSE = 6
     SEED = 7
+    SEAT = 8
 
 
 class Outcome(IntEnum):
@@ -106,6 +115,8 @@ def encode(command: Command) -> Words:
             return Code.CUT, block, step, 0, 0
         case Remap():
             return Code.REMAP, 0, 0, 0, 0
+        case Seat(as_rows):
+            return Code.SEAT, as_rows, 0, 0, 0
         case Call():
             return Code.CALL, 0, 0, 0, 0
         case Close():
@@ -128,6 +139,8 @@ def decode(words: Words) -> Command:
             return Cut(block, start)
         case Code.REMAP:
             return Remap()
+        case Code.SEAT:
+            return Seat(bool(block))
         case Code.CALL:
             return Call()
         case Code.CLOSE:
@@ -169,9 +182,13 @@ class Broken(NamedTuple):
     fresh: Any
 
 
+Rows: TypeAlias = Sequence[tuple[int, Any]]
+"""For each environment its own input: of a step its row, of a reset its row (or None) and its keywords."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """Rows to step or to reset as tensordicts: for each environment its own input, encoded where it crosses a pipe."""
+    """Rows to step or to reset as tensordicts, each encoded where it crosses a pipe."""
 
     op: RowOp
     rows: tuple[tuple[int, Any], ...]

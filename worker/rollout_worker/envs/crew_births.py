@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 
 from rollout_worker.envs.child import ChildSetup, run
@@ -13,6 +13,7 @@ from rollout_worker.envs.factory import Entrypoint, Recipe
 from rollout_worker.envs.launch import PROCESS_PREFIX, Descriptor, Launcher
 from rollout_worker.envs.stepper_base import StepRules
 from rollout_worker.envs.stepping import SteppedBy
+from rollout_worker.envs.transfer import CountedConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,10 @@ class Births:
         self._control_fd, self._done_fd = control_fd, done_fd
         self._indices = shares(len(share.recipes), settings.num_processes)
 
+    def step_by(self, stepped_by: SteppedBy) -> None:
+        """Children that are made from now on step their environments like that."""
+        self._share = replace(self._share, stepped_by=stepped_by)
+
     def planned(self) -> list[Child]:
         """A child for each share, without processes."""
         return [Child(position, indices) for position, indices in enumerate(self._indices)]
@@ -40,7 +45,8 @@ class Births:
     def give(self, child: Child, crew: Sequence[Child]) -> None:
         """Start a child's process. What it holds then is in the child, whatever is raised."""
         launcher = self._launcher()
-        child.conn, theirs = Pipe(duplex=True)
+        ours, theirs = Pipe(duplex=True)
+        child.conn = CountedConnection(ours, child.traffic)
         child.wake = os.eventfd(0, os.EFD_CLOEXEC)
         child.is_forked_here = self._settings.start_method != "forkserver"
         held = -1

@@ -19,6 +19,7 @@ from rollout_worker.envs.child import FIRST
 from rollout_worker.envs.commands import NO_WORDS, Command, Request, Words
 from rollout_worker.envs.faults import EnvFault
 from rollout_worker.envs.lookout import LOOK_S
+from rollout_worker.envs.transfer import Traffic
 
 WATCH_S = 0.2
 """A silent wait looks at the children's progress this often."""
@@ -80,6 +81,7 @@ class Child:
     """Step commands given to this process."""
     faults: list[EnvFault] = field(default_factory=list)
     """How its processes were lost in a row, without a good step in between."""
+    traffic: Traffic = field(default_factory=Traffic)
     instead: Any = None
     """What stands for the answer that a lost process owed."""
 

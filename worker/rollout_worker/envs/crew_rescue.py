@@ -15,16 +15,18 @@ from multiprocessing.connection import Connection
 
 from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import PREFIXES, STAGE, Result
-from rollout_worker.envs.child import FIRST, ObjectRows, send_arena
+from rollout_worker.envs.child import FIRST, send_arena
 from rollout_worker.envs.commands import NO_WORDS, Call, Command, Remap, Request, Reset, Step
 from rollout_worker.envs.crew_births import Births
 from rollout_worker.envs.crew_parts import Child, Task, close_all, span
 from rollout_worker.envs.faults import EnvFault, error_of
+from rollout_worker.envs.object_leaves import Cells
 from rollout_worker.envs.progress import FRAME
 from rollout_worker.envs.restarts import IN_A_ROW
+from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.transfer import send
 
-ObjectsOf = Callable[[range, Command], Sequence[ObjectRows]]
+ObjectsOf = Callable[[range, Command], Sequence[Cells]]
 """Gives the leaves of some rows that are no tensors, as they stood before a command."""
 
 
@@ -41,6 +43,10 @@ class Rescue:
         self._fd = -1
         self._staged: dict[int, Task] = {}
         self.objects_of: ObjectsOf | None = None
+
+    def step_by(self, stepped_by: SteppedBy) -> None:
+        """New processes step their environments like that."""
+        self._births.step_by(stepped_by)
 
     def keep_memory(self, plan: MemoryPlan, fd: int) -> None:
         """New processes map this memory."""

@@ -66,6 +66,20 @@ class LeafSpec:
     def __str__(self) -> str:
         return f"{self.kind}(shape={self.shape}, dtype={self.dtype})"
 
+    def limits(self) -> str:
+        """The bounds, or the numbers of categories, in words."""
+        if self.nvec:
+            return f"n={self.nvec[0] if len(self.nvec) == 1 else self.nvec}"
+        if self.dtype == "bfloat16" or not self.low:
+            return f"bounds {self.low.hex()} to {self.high.hex()}"
+        low, high = (np.frombuffer(bound, dtype=self.dtype) for bound in (self.low, self.high))
+        return f"bounds {_short(low)} to {_short(high)}"
+
+
+def _short(values: np.ndarray[Any, Any]) -> str:
+    """A bound in words: one number where all elements have it."""
+    return str(values[0]) if values.size == 1 else np.array2string(values, threshold=8)
+
 
 Leaves: TypeAlias = tuple[tuple[Key, LeafSpec], ...]
 
@@ -86,6 +100,8 @@ class EnvDescription:
     done: Leaves
     paths: tuple[Path, ...] = field(default=())
     action_paths: tuple[Path, ...] = field(default=())
+    takes_rows: bool = False
+    """Whether it takes tensordicts itself; a gymnasium environment does not."""
 
     def groups(self) -> Iterator[tuple[str, Leaves]]:
         """The four groups by name, in the order in which differences are reported."""

@@ -14,10 +14,11 @@ import numpy as np
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage
 from rollout_worker.envs.calls import GET_ATTRIBUTE, IS_CALLABLE, SET_ATTRIBUTE, STAGE, Result
-from rollout_worker.envs.commands import Request, RowOp, RowWork, Seed, Simple
-from rollout_worker.envs.describe import EnvDescription
+from rollout_worker.envs.commands import Request, RowOp, Rows, RowWork, Seed, Simple
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.launch import refuse_import_of_main
+from rollout_worker.envs.looking import Looked
+from rollout_worker.envs.reports import Known, Reported
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.vector_parts import MAX_SEED, Array, Effort, Failure, VectorSettings
 
@@ -38,10 +39,13 @@ class Host(Protocol):
     def pids(self) -> list[int]:
         """Processes that step environments beside the caller's, in the order of their environments."""
 
+    def look(self, recipes: Sequence[Recipe], settings: VectorSettings) -> list[Looked]:
+        """Make the environments, and tell what they are; `open` has them stepped then."""
+
     def open(
         self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy
-    ) -> list[EnvDescription]:
-        """Make the environments; gives what each is (nothing where rows are stepped)."""
+    ) -> list[Reported]:
+        """Make the environments, where `look` has not; gives what each says it is."""
 
     def map(self, plan: ArenaPlan) -> Arena:
         """Make memory, and have the environments stepped into it from now on."""
@@ -57,6 +61,9 @@ class Host(Protocol):
 
     def ask(self, request: Request) -> list[Result]:
         """Have something rare done with some environments."""
+
+    def packed(self, op: RowOp, rows: Rows) -> Rows:
+        """Rows in the form in which they are taken here. Raises RuntimeError for what cannot be brought into it."""
 
     def do_rows(self, work: RowWork) -> dict[int, Any]:
         """Have some rows stepped or reset as tensordicts; gives what each came to, by environment."""
@@ -87,8 +94,16 @@ class EnvGroup(ABC):
 
     _stepped_by: SteppedBy
 
-    def __init__(self, recipes: Sequence[Recipe], settings: VectorSettings, host: Host) -> None:
+    def __init__(
+        self,
+        recipes: Sequence[Recipe],
+        settings: VectorSettings,
+        host: Host,
+        *,
+        known: Known | None = None,
+    ) -> None:
         self.num_envs = len(recipes)
+        self._known = known
         self.settings = settings
         self._recipes = tuple(recipes)
         self._host = host
@@ -109,10 +124,13 @@ class EnvGroup(ABC):
         return self
 
     def _open(self) -> None:
-        self._opened_with(self._host.open(self._recipes, self.settings, self._stepped_by))
+        said = self._host.open(self._recipes, self.settings, self._stepped_by)
+        if self._known is not None:
+            self._known.compare(said)
+        self._opened_with(said)
 
     @abstractmethod
-    def _opened_with(self, descriptions: list[EnvDescription]) -> None:
+    def _opened_with(self, said: list[Any]) -> None:
         """Take what the environments said they are."""
 
     @property
@@ -128,9 +146,7 @@ class EnvGroup(ABC):
     @property
     def restarts(self) -> list[int]:
         """How often each environment was replaced after a failure, since the start."""
-        if self.is_closed:
-            raise self._closed_error()
-        return list(map(int, self._host.control.restarts))
+        return list(self.effort.restarts)
 
     @property
     def effort(self) -> Effort:
@@ -199,8 +215,9 @@ class EnvGroup(ABC):
             raise RuntimeError(
                 f"environments {sorted(indices & self._under_way)} are being stepped already: receive them first"
             )
+        work = RowWork(op, tuple(self._host.packed(op, rows)))
         self._under_way |= indices
-        self._guarded(lambda: self._host.begin(RowWork(op, tuple(rows))))
+        self._guarded(lambda: self._host.begin(work))
 
     def finish_rows(self, at_least: int = 1, timeout_s: float | None = None) -> dict[int, Any]:
         """Wait until that many environments that were begun are done (or all of them, if they are fewer).

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
 from rollout_worker.envs.calls import Result
-from rollout_worker.envs.child import ObjectRows, put_objects
-from rollout_worker.envs.commands import Broken, Call, Command, Request, RowOp, RowWork, Simple, Step
+from rollout_worker.envs.commands import Broken, Call, Command, Request, RowOp, Rows, RowWork, Simple, Step
 from rollout_worker.envs.crew_births import Share
 from rollout_worker.envs.crew_parts import CrewSettings
-from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
+from rollout_worker.envs.looking import Looked
 from rollout_worker.envs.memory import memory_file
+from rollout_worker.envs.object_leaves import Cells, cells_of, put_cells
 from rollout_worker.envs.processes import Crew
 from rollout_worker.envs.progress import BUSY_NS, COMMANDS
+from rollout_worker.envs.reports import Reported
 from rollout_worker.envs.stepping import SteppedBy
+from rollout_worker.envs.unchanged import Memory
 from rollout_worker.envs.vector_parts import Effort, VectorSettings
 
 if TYPE_CHECKING:
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
 
 
 class CrewHost:
-    """A crew of children. They end with this object, if nobody closed it."""
+    """A crew of children. They end with this object, if nobody closed it. `consolidate`: rows are sent in one piece."""
 
-    def __init__(self, settings: CrewSettings) -> None:
+    def __init__(self, settings: CrewSettings, *, consolidate: bool = True) -> None:
         self.settings = settings
+        self._consolidate = consolidate
+        self._received: dict[int, Memory] = {}
+        self._memory_bytes = 0
         self._crew: Crew | None = None
         self._at_exit: Finalize | None = None
         self._stepped_by = SteppedBy.BLOCK
@@ -50,22 +55,34 @@ class CrewHost:
         """The children's process ids, in the order of their environments."""
         return [child.pid for child in self._crew.children] if self._crew is not None else []
 
+    def look(self, recipes: Sequence[Recipe], settings: VectorSettings) -> list[Looked]:
+        """Start the children, and tell what their environments are."""
+        return self._start(recipes, settings, SteppedBy.UNDECIDED)
+
     def open(
         self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy
-    ) -> list[EnvDescription]:
-        """Start the children."""
+    ) -> list[Reported]:
+        """Start the children, or tell those that have been looked at how they step."""
         self._stepped_by = stepped_by
+        if self._crew is None:
+            return self._start(recipes, settings, stepped_by)
+        return [each for said in self._crew.seat(stepped_by) for each in said]
+
+    def _start(
+        self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy
+    ) -> list[Any]:
         rules = replace(settings.rules, seed_globals=True)
         self._crew, hellos = Crew.start(
             Share(recipes, rules, stepped_by, settings.first_env_index), self.settings
         )
         self._crew.fetch_objects_from(self._objects_before)
         self._at_exit = Finalize(self, self._crew.kill, exitpriority=100)
-        return [description for hello in hellos for description in hello.descriptions]
+        return [each for hello in hellos for each in hello.said]
 
     def map(self, plan: ArenaPlan) -> Arena:
         """Memory that the children map too."""
         arena, fd = SharedArena.create(plan, directory=self.settings.memory_directory)
+        self._memory_bytes = plan.nbytes
         try:
             self._running().remap(plan, fd)
         finally:
@@ -77,6 +94,7 @@ class CrewHost:
         """Memory for rows that the children map too."""
         purpose = f"{plan.num_rows} rows of environments"
         fd = memory_file(plan.nbytes, purpose=purpose, directory=self.settings.memory_directory)
+        self._memory_bytes = plan.nbytes
         try:
             memory = plan.shared(fd)
             self._running().remap(plan, fd)
@@ -84,17 +102,17 @@ class CrewHost:
             os.close(fd)
         return memory
 
-    def _objects_before(self, indices: range, command: Command) -> list[ObjectRows]:
+    def _objects_before(self, indices: range, command: Command) -> list[Cells]:
         """Leaves that are no tensors, as they stood before a command: what a process needs that takes another's place."""
         assert self._arena is not None
         rows, carry = slice(indices.start, indices.stop), self._arena.carry
         if not isinstance(command, Step):
-            return [(-1, key, 0, carry.arrays[key][rows]) for key in carry.layout.objects]
+            return [cells_of(-1, key, 0, carry.arrays[key][rows]) for key in carry.layout.objects]
         block, frame = self._arena.blocks[command.block], command.start
         roots = [(key, block.arrays[key][rows, frame : frame + 1]) for key in carry.layout.objects]
         return [
-            *((-1, key, 0, values) for key, values in roots),
-            *((command.block, key, frame, values) for key, values in roots),
+            *(cells_of(-1, key, 0, values) for key, values in roots),
+            *(cells_of(command.block, key, frame, values) for key, values in roots),
         ]
 
     def order(self, command: Simple, *, call: str) -> None:
@@ -114,17 +132,30 @@ class CrewHost:
 
     def _take_objects_of(self, position: int, found: Any, arena: Arena) -> None:
         indices = self._running().children[position].indices
-        put_objects(arena, slice(indices.start, indices.stop), found or ())
+        put_cells(arena, slice(indices.start, indices.stop), found or ())
 
     def ask(self, request: Request) -> list[Result]:
         """Ask the environments, each in its process."""
         crew = self._running()
         return [result for answers in crew.call(request) for result in answers or ()]
 
+    def packed(self, op: RowOp, rows: Rows) -> Rows:
+        """Rows, encoded. Constants that a child has itself, because it has sent them, are left out of its steps."""
+        if self._stepped_by is SteppedBy.BLOCK:
+            return rows  # they lie in the block
+        from rollout_worker.envs.row_codec import encoded
+
+        if op is RowOp.RESET:
+            return [(index, (encoded(row, consolidate=self._consolidate), kwargs)) for index, (row, kwargs) in rows]
+        return [
+            (index, encoded(row, consolidate=self._consolidate, known=self._received.get(index)))
+            for index, row in rows
+        ]
+
     def do_rows(self, work: RowWork) -> dict[int, Any]:
         """Send each child its rows, and only those children that have some; gives what came back, decoded."""
         found = self._running().share_out(work)
-        return dict(pair for answer in found for pair in _rows_of(work.op, answer))
+        return dict(pair for answer in found for pair in self._rows_of(work.op, answer))
 
     def begin(self, work: RowWork) -> None:
         """Give each child its rows; what comes to a busy child waits until it is done."""
@@ -169,17 +200,38 @@ class CrewHost:
                 self._take_objects_of(position, answer, arena)
             found = dict.fromkeys(index for index, _ in part.rows)
         else:
-            found = dict(_rows_of(part.op, answer))
+            found = dict(self._rows_of(part.op, answer))
         if waiting is not None:
             self._queued.remove(waiting)
             self._give(*waiting)
         return found
 
+    def _rows_of(self, op: RowOp, answer: Any) -> Iterator[tuple[int, Any]]:
+        """The rows of one child's answer, decoded."""
+        from rollout_worker.envs.row_codec import decoded
+
+        for index, row in answer or ():
+            received = self._received.setdefault(index, Memory())
+            if isinstance(row, Broken):
+                yield index, Broken(decoded(row.fresh, received=received))
+            elif op is RowOp.STEP_AND_RESET:
+                yield index, tuple(decoded(each, received=received) for each in row)
+            else:
+                yield index, decoded(row, received=received)
+
     def effort(self) -> Effort:
         """What the children and the waiting for them have taken."""
         crew = self._running()
         busy, counts = crew.control.progress[:, BUSY_NS], crew.control.progress[:, COMMANDS]
-        return Effort(tuple((busy / 1e9).tolist()), tuple(map(int, counts)), crew.waited_s)
+        return Effort(
+            busy_s=tuple((busy / 1e9).tolist()),
+            commands=tuple(map(int, counts)),
+            waited_s=crew.waited_s,
+            sent_bytes=tuple(child.traffic.sent for child in crew.children),
+            received_bytes=tuple(child.traffic.received for child in crew.children),
+            memory_bytes=self._memory_bytes,
+            restarts=tuple(map(int, crew.control.restarts)),
+        )
 
     def close(self) -> None:
         """Close the environments in order, end the children."""
@@ -195,20 +247,10 @@ class CrewHost:
             self._crew.kill()
             self._crew = None
         self._arena = None
+        self._received.clear()
         self._busy.clear()
         self._queued.clear()
 
     def _running(self) -> Crew:
         assert self._crew is not None
         return self._crew
-
-
-def _rows_of(op: RowOp, answer: Any) -> Iterator[tuple[int, Any]]:
-    """The rows of one child's answer, decoded."""
-    from rollout_worker.envs.row_codec import decoded
-
-    for index, row in answer or ():
-        if isinstance(row, Broken):
-            yield index, Broken(decoded(row.fresh))
-        else:
-            yield index, tuple(map(decoded, row)) if op is RowOp.STEP_AND_RESET else decoded(row)

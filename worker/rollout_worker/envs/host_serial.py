@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, LocalArena
 from rollout_worker.envs.calls import Result, answer
-from rollout_worker.envs.commands import Cut, Request, Reset, RowOp, RowWork, Seed, Simple, Step
-from rollout_worker.envs.describe import EnvDescription
+from rollout_worker.envs.commands import Cut, Request, Reset, RowOp, Rows, RowWork, Seed, Simple, Step
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.faults import error_of
+from rollout_worker.envs.looking import Looked, Waiting, begun
 from rollout_worker.envs.progress import Progress
+from rollout_worker.envs.reports import Reported
 from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepFailed
-from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, seated, stepper_of
+from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, reports_of, seated
 from rollout_worker.envs.vector_parts import Effort, VectorSettings
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class SerialHost:
     def __init__(self) -> None:
         self.pids: list[int] = []
         self._stepper: AnyStepper | None = None
+        self._waiting: Waiting | None = None
         self._pending: Simple | None = None
         self._begun: deque[tuple[RowOp, int, Any]] = deque()
 
@@ -70,26 +72,37 @@ class SerialHost:
         if isinstance(self._stepper, Stepper):
             self._stepper.tallies = state["tallies"]
 
+    def look(self, recipes: Sequence[Recipe], settings: VectorSettings) -> list[Looked]:
+        """Make the environments, and tell what they are."""
+        waiting = self._begun_as(SteppedBy.UNDECIDED, recipes, settings)
+        assert isinstance(waiting, Waiting)
+        self._waiting = waiting
+        return waiting.look()
+
     def open(
         self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy
-    ) -> list[EnvDescription]:
-        """Make the environments."""
+    ) -> list[Reported]:
+        """Make the environments, or go on with those that have been looked at."""
+        waiting = self._waiting
+        if waiting is None:
+            made = self._begun_as(stepped_by, recipes, settings)
+        else:
+            made = _translated(lambda: waiting.seat(stepped_by, self._part, control=self.control))
+        assert not isinstance(made, Waiting)
+        self._stepper, self._waiting, self._stepped_by = made, None, stepped_by
+        return reports_of(made)
+
+    def _begun_as(
+        self, stepped_by: SteppedBy, recipes: Sequence[Recipe], settings: VectorSettings
+    ) -> AnyStepper | Waiting:
         self.control = ControlPage(len(recipes), 1)
         self._part = Slice(recipes, range(len(recipes)), settings.first_env_index)
-        self._stepped_by = stepped_by
-        stepper = _translated(
-            lambda: stepper_of(
-                stepped_by,
-                self._part,
-                control=self.control,
-                progress=Progress(memoryview(self.control.progress[0])),
-                rules=settings.rules,
+        progress = Progress(memoryview(self.control.progress[0]))
+        return _translated(
+            lambda: begun(
+                stepped_by, self._part, control=self.control, progress=progress, rules=settings.rules
             )
         )
-        self._stepper = stepper
-        if isinstance(stepper, Stepper):
-            return [session.description for session in stepper.sessions]
-        return []
 
     def map(self, plan: ArenaPlan) -> Arena:
         """Memory of this process alone."""
@@ -157,7 +170,11 @@ class SerialHost:
 
     def effort(self) -> Effort:
         """There are no processes."""
-        return Effort((), (), 0.0)
+        return Effort(restarts=tuple(map(int, self.control.restarts)))
+
+    def packed(self, op: RowOp, rows: Rows) -> Rows:
+        """Rows in the caller's own process are taken as they are."""
+        return rows
 
     def close(self) -> None:
         """Close the environments."""
@@ -169,10 +186,11 @@ class SerialHost:
     def release(self) -> None:
         """Close what is open still; what fails in that is not heard of any more."""
         self._begun.clear()
-        stepper, self._stepper = self._stepper, None
-        if stepper is not None:
-            with suppress(StepFailed):
-                stepper.close()
+        held, self._stepper, self._waiting = (self._stepper, self._waiting), None, None
+        for each in held:
+            if each is not None:
+                with suppress(StepFailed):
+                    each.close()
 
 
 def _translated(action: Callable[[], T]) -> T:

@@ -100,11 +100,6 @@ def gymnasium_env(env_name: str, **kwargs: Any) -> Any:
     return gymnasium.make(env_name, **kwargs)
 
 
-def open_session(recipe: factory.Recipe, env_index: int) -> Session:
-    """Make an environment and adapt it. Raises NotAnEnvironment for what no adapter takes."""
-    return session_of(factory.make(recipe, env_index))
-
-
 class Makers:
     """Makes the environments of one process, each an object of its own: what a factory gives twice is copied."""
 
@@ -118,10 +113,6 @@ class Makers:
             env = self._copied(env, env_index)
         self._made[id(env)] = env
         return env
-
-    def open_session(self, recipe: factory.Recipe, env_index: int) -> Session:
-        """Make an environment and adapt it. Raises NotAnEnvironment for what no adapter takes."""
-        return session_of(self.make(recipe, env_index))
 
     @staticmethod
     def _copied(env: Any, env_index: int) -> Any:
@@ -154,6 +145,13 @@ def _adapted(env: Any) -> Any:
     from rollout_worker.envs.adapters.known import adapted  # loads torch
 
     return adapted(env)
+
+
+def close_made(env: Any) -> None:
+    """Close what a factory made."""
+    close = getattr(env, "close", None)
+    if callable(close):
+        close(**({"raise_if_closed": False} if _is_instance(env, "rollout_worker.envs.base", "EnvBase") else {}))
 
 
 def is_gymnasium(value: Any) -> bool:

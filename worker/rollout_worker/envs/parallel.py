@@ -11,13 +11,14 @@ import torch
 
 from rollout_worker.envs.base import EnvBase
 from rollout_worker.envs.batch_settings import checked_start_method, pipe_timeout
-from rollout_worker.envs.batch_setup import Factories, Kwargs
+from rollout_worker.envs.batch_known import Factories, Kwargs, MetaData
 from rollout_worker.envs.batched import BatchedEnv
 from rollout_worker.envs.crew_parts import CrewSettings
 from rollout_worker.envs.env_creator import warn_of_lambdas
-from rollout_worker.envs.group import EnvGroup
+from rollout_worker.envs.group import Host
 from rollout_worker.envs.host_crew import CrewHost
 from rollout_worker.envs.opening import processes_for
+from rollout_worker.envs.reports import Known
 from rollout_worker.envs.spec_leaves import Device
 
 
@@ -57,6 +58,7 @@ class ParallelEnv(BatchedEnv):
         *,
         create_env_kwargs: Kwargs = None,
         device: Device = None,
+        meta_data: MetaData = None,
         num_processes: int | None = None,
         start_timeout_s: float = 120.0,
         step_timeout_s: float | None = None,
@@ -80,23 +82,26 @@ class ParallelEnv(BatchedEnv):
             create_env_fn,
             create_env_kwargs=create_env_kwargs,
             device=device,
+            meta_data=meta_data,
             **keywords,
         )
         processes_for(num_workers, num_processes)
 
-    def _make_group(self, kind: type[EnvGroup], **more: Any) -> EnvGroup:
+    def _make_host(self) -> CrewHost:
         settings = self._settings
         processes = processes_for(self.num_workers, self._num_processes)
         method = settings.mp_start_method or multiprocessing.get_start_method(allow_none=True) or "spawn"
-        crew = CrewSettings(
-            num_processes=processes,
-            start_method=checked_start_method(method),
-            daemon=settings.daemon,
-            num_threads=settings.num_sub_threads,
-            memory_directory=settings.memory_directory,
-            **self._limits,
+        return CrewHost(
+            CrewSettings(
+                num_processes=processes,
+                start_method=checked_start_method(method),
+                daemon=settings.daemon,
+                num_threads=settings.num_sub_threads,
+                memory_directory=settings.memory_directory,
+                **self._limits,
+            ),
+            consolidate=settings.consolidate,
         )
-        return kind(self._recipes, self._vector_settings(), CrewHost(crew), **more)
 
     def _passed_on(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(each for each in args if each is not self)
@@ -123,9 +128,8 @@ class ParallelEnv(BatchedEnv):
         """Whether the children are daemons."""
         return self._settings.daemon
 
-    def start(self) -> None:
-        """Start the children. Raises RuntimeError if they run already; the first use starts them anyway."""
-        super().start()
+    def _start_on(self, host: Host, known: Known | None) -> None:
+        super()._start_on(host, known)
         if self.__dict__["_threads"] is None:
             before, now = torch.get_num_threads(), self.num_threads
             self.__dict__["_threads"] = (before, now)

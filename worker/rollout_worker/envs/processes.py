@@ -32,6 +32,7 @@ from rollout_worker.envs.commands import (
     Request,
     RowOp,
     RowWork,
+    Seat,
     Words,
     encode,
 )
@@ -42,6 +43,7 @@ from rollout_worker.envs.crew_rescue import ObjectsOf, Rescue
 from rollout_worker.envs.faults import EnvFault, error_of
 from rollout_worker.envs.lookout import Lookout
 from rollout_worker.envs.memory import memory_file
+from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.transfer import send, send_plain
 
 GATHER_LOOK_S = 0.02
@@ -187,6 +189,13 @@ class Crew:
         if Outcome.ANSWERED not in outcomes:
             return []
         return [self._answer_of(child) for child in awaited]
+
+    def seat(self, stepped_by: SteppedBy) -> list[Any]:
+        """Have environments that were made to be looked at stepped like that; gives what each child says of its own."""
+        if self._rescue is not None:
+            self._rescue.step_by(stepped_by)
+        self.order(Seat(as_rows=stepped_by is SteppedBy.ROWS), call="start")
+        return self.wait(self.settings.start_timeout_s)
 
     def remap(self, plan: MemoryPlan, fd: int) -> None:
         """Have every child map other memory."""

@@ -14,6 +14,10 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from rollout_worker.envs.layout import align
+from rollout_worker.envs.unchanged import Memory
+
+Place = tuple[str | int, ...]
+"""Where an entry stands in a row: names, and positions within stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,18 @@ class _Data:
     batch_size: tuple[int, ...]
 
 
-class _Packer:
-    """Lays arrays one behind the other, each where its dtype likes to be."""
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """A value that the other side has: the one that stood there last."""
 
-    def __init__(self, *, packs: bool) -> None:
-        self._packs = packs
+    batch_size: tuple[int, ...]
+
+
+class _Packer:
+    """Lays arrays one behind the other, each where its dtype likes to be; leaves out what the other side has."""
+
+    def __init__(self, *, packs: bool, sent: Memory | None, known: Memory | None) -> None:
+        self._packs, self._sent, self._known = packs, sent, known
         self._arrays: list[tuple[int, Any]] = []
         self._size = 0
 
@@ -72,6 +83,13 @@ class _Packer:
         self._size = offset + array.nbytes
         return _Leaf(dtype, tuple(value.shape), offset)
 
+    def data(self, value: NonTensorData, place: Place) -> _Data | _Same:
+        size = tuple(value.batch_size)
+        is_there = self._sent is not None and self._sent.holds(place, value.data)
+        if is_there or (self._known is not None and self._known.has(place, value.data)):
+            return _Same(size)
+        return _Data(value.data, size)
+
     def packed(self) -> bytes | None:
         if not self._packs:
             return None
@@ -81,13 +99,23 @@ class _Packer:
         return buffer.tobytes()
 
 
-def encoded(td: TensorDictBase | None, *, consolidate: bool = True) -> Row | None:
-    """A tensordict in a form that pickles quickly. Raises RuntimeError naming `consolidate` where packing fails."""
+def encoded(
+    td: TensorDictBase | None,
+    *,
+    consolidate: bool = True,
+    sent: Memory | None = None,
+    known: Memory | None = None,
+) -> Row | None:
+    """A tensordict in a form that pickles quickly. Constants that the other side has are left out: `sent` is what such rows
+    have told it until now, `known` what it has told us.
+
+    Raises RuntimeError naming `consolidate` where packing fails.
+    """
     if td is None:
         return None
-    packer = _Packer(packs=consolidate)
+    packer = _Packer(packs=consolidate, sent=sent, known=known)
     try:
-        tree = _encoded(td, packer)
+        tree = _encoded(td, packer, ())
         return Row(tree, packer.packed())
     except Exception as error:
         if not consolidate:
@@ -98,41 +126,61 @@ def encoded(td: TensorDictBase | None, *, consolidate: bool = True) -> Row | Non
         ) from error
 
 
-def _encoded(value: Any, packer: _Packer) -> Any:
+def _encoded(value: Any, packer: _Packer, place: Place) -> Any:
     if isinstance(value, torch.Tensor):
         return packer.leaf(value)
     if isinstance(value, NonTensorData):
-        return _Data(value.data, tuple(value.batch_size))
+        return packer.data(value, place)
     if isinstance(value, LazyStackedTensorDict):
-        parts = tuple(_encoded(part, packer) for part in value.tensordicts)
+        parts = tuple(_encoded(part, packer, (*place, n)) for n, part in enumerate(value.tensordicts))
         return _Stack(value.stack_dim, isinstance(value, NonTensorStack), parts)
     if isinstance(value, TensorDictBase):
-        return _Tree(tuple(value.batch_size), {name: _encoded(each, packer) for name, each in value.items()})
+        entries = {name: _encoded(each, packer, (*place, name)) for name, each in value.items()}
+        return _Tree(tuple(value.batch_size), entries)
     raise TypeError(f"{type(value).__name__} cannot stand in a row of environments")
 
 
-def decoded(row: Row | None) -> TensorDictBase | None:
-    """The tensordict of a row."""
+def decoded(
+    row: Row | None, *, received: Memory | None = None, known: Memory | None = None
+) -> TensorDictBase | None:
+    """The tensordict of a row. `received` is the counterpart of the other side's `sent`, `known` (which we have told it) of
+    its `known`."""
     if row is None:
         return None
     buffer = (
         None if row.buffer is None else torch.frombuffer(bytearray(row.buffer or b"\0"), dtype=torch.uint8)
     )
-    made: TensorDictBase = _decoded(row.tree, buffer)
+    made: TensorDictBase = _Unpacker(buffer, received, known).entry(row.tree, ())
     return made
 
 
-def _decoded(part: Any, buffer: torch.Tensor | None) -> Any:
-    if isinstance(part, _Leaf):
-        return _tensor(part, buffer)
-    if isinstance(part, _Data):
-        return NonTensorData(part.value, batch_size=part.batch_size)
-    if isinstance(part, _Stack):
-        kind = NonTensorStack if part.is_data else LazyStackedTensorDict
-        return kind(*(_decoded(each, buffer) for each in part.parts), stack_dim=part.dim)
-    entries = {name: _decoded(each, buffer) for name, each in part.entries.items()}
-    size = torch.Size(part.batch_size)
-    return TensorDict._new_unsafe(entries, batch_size=size, device=None, nested=False)
+class _Unpacker:
+    """Makes the entries of one row."""
+
+    def __init__(
+        self, buffer: torch.Tensor | None, received: Memory | None, known: Memory | None
+    ) -> None:
+        self._buffer, self._received, self._known = buffer, received, known
+
+    def entry(self, part: Any, place: Place) -> Any:
+        if isinstance(part, _Leaf):
+            return _tensor(part, self._buffer)
+        if isinstance(part, (_Data, _Same)):
+            return NonTensorData(self._value(part, place), batch_size=part.batch_size)
+        if isinstance(part, _Stack):
+            kind = NonTensorStack if part.is_data else LazyStackedTensorDict
+            parts = (self.entry(each, (*place, n)) for n, each in enumerate(part.parts))
+            return kind(*parts, stack_dim=part.dim)
+        entries = {name: self.entry(each, (*place, name)) for name, each in part.entries.items()}
+        size = torch.Size(part.batch_size)
+        return TensorDict._new_unsafe(entries, batch_size=size, device=None, nested=False)
+
+    def _value(self, part: _Data | _Same, place: Place) -> Any:
+        if isinstance(part, _Same):
+            return (self._received or self._known or Memory()).get(place)
+        if self._received is not None:
+            self._received.write(place, part.value)
+        return part.value
 
 
 def _tensor(leaf: _Leaf, buffer: torch.Tensor | None) -> torch.Tensor:

@@ -16,7 +16,7 @@ from rollout_worker.envs.commands import Broken, RowOp
 from rollout_worker.envs.describe import Key, spelled
 from rollout_worker.envs.engine import Engine, ResetOrder
 from rollout_worker.envs.layout import VALID
-from rollout_worker.envs.metadata import EnvMeta
+from rollout_worker.envs.metadata import EnvMetaData
 from rollout_worker.envs.row_fit import entry_of, fits
 from rollout_worker.envs.row_group import RowGroup
 from rollout_worker.envs.specs import LeafSpec, Spec
@@ -30,7 +30,7 @@ class RowEngine(Engine):
     group: RowGroup
 
     def __init__(
-        self, group: RowGroup, metas: Sequence[EnvMeta], *, device: torch.device | None, is_lazy: bool
+        self, group: RowGroup, metas: Sequence[EnvMetaData], *, device: torch.device | None, is_lazy: bool
     ) -> None:
         self.group = group
         self._row_size = metas[0].batch_size
@@ -252,11 +252,11 @@ class RowEngine(Engine):
         return batch if self.device is None or batch.device == self.device else batch.to(self.device)
 
 
-def _inputs_of(meta: EnvMeta) -> list[tuple[Key, Spec]]:
+def _inputs_of(meta: EnvMetaData) -> list[tuple[Key, Spec]]:
     return [leaf for group in ("action", "state") for leaf in meta.specs[group].leaves()]
 
 
-def _observed_of(meta: EnvMeta) -> list[tuple[Key, torch.Size]]:
+def _observed_of(meta: EnvMetaData) -> list[tuple[Key, torch.Size]]:
     return [
         (key, spec.shape) for group in ("observation", "done") for key, spec in meta.specs[group].leaves()
     ]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollout_worker.envs.commands import RowOp, RowWork, Simple, Step
-from rollout_worker.envs.describe import EnvDescription
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.group import EnvGroup, Host
+from rollout_worker.envs.reports import Known
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.vector_parts import Array, VectorSettings
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 class RowGroup(EnvGroup):
-    """Environments of any batch size and with any specs. `crosses_pipes` says that rows have to be encoded; with a `plan`
-    they can also be stepped through memory."""
+    """Environments of any batch size and with any specs. With a `plan` they can also be stepped through memory."""
 
     _stepped_by = SteppedBy.ROWS
 
@@ -28,18 +27,15 @@ class RowGroup(EnvGroup):
         settings: VectorSettings,
         host: Host,
         *,
-        crosses_pipes: bool,
-        consolidate: bool = True,
         plan: RowPlan | None = None,
+        known: Known | None = None,
     ) -> None:
-        super().__init__(recipes, settings, host)
-        self._crosses_pipes = crosses_pipes
-        self._consolidate = consolidate
+        super().__init__(recipes, settings, host, known=known)
         self._plan = plan
         self.memory: RowMemory | None = None
         """Through which rows can be stepped (None: through pipes alone)."""
 
-    def _opened_with(self, descriptions: list[EnvDescription]) -> None:
+    def _opened_with(self, said: list[Any]) -> None:
         if self._plan is not None:
             self.memory = self._host.map_rows(self._plan)
 
@@ -64,21 +60,5 @@ class RowGroup(EnvGroup):
     def do(self, op: RowOp, rows: Sequence[tuple[int, Any]]) -> dict[int, Any]:
         """Step or reset these rows (see `RowStepper.do`); gives what each came to."""
         self._check_ready()
-        if self._crosses_pipes:
-            rows = [(index, self._encoded(op, given)) for index, given in rows]
-        work = RowWork(op, tuple(rows))
+        work = RowWork(op, tuple(self._host.packed(op, rows)))
         return self._guarded(lambda: self._host.do_rows(work))
-
-    def begin_rows(self, op: RowOp, rows: Sequence[tuple[int, Any]]) -> None:
-        """The same as of every group, with rows as they are."""
-        if self._crosses_pipes:
-            rows = [(index, self._encoded(op, given)) for index, given in rows]
-        super().begin_rows(op, rows)
-
-    def _encoded(self, op: RowOp, given: Any) -> Any:
-        from rollout_worker.envs.row_codec import encoded
-
-        if op is RowOp.RESET:
-            row, kwargs = given
-            return encoded(row, consolidate=self._consolidate), kwargs
-        return encoded(given, consolidate=self._consolidate)

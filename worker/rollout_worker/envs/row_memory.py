@@ -18,7 +18,7 @@ from rollout_worker.envs.arena import tensor_over, view_of
 from rollout_worker.envs.describe import Key, spelled
 from rollout_worker.envs.layout import Leaf, Placed, place
 from rollout_worker.envs.memory import mapped
-from rollout_worker.envs.metadata import EnvMeta
+from rollout_worker.envs.metadata import EnvMetaData
 from rollout_worker.envs.specs import Composite, LeafSpec, Spec, dtype_name
 
 TAKEN, NEXT, ROOT, STEPPED, BROKEN = "taken", "next", "root", "stepped", "broken"
@@ -44,7 +44,7 @@ class RowPlan:
         return RowMemory(self, mapped(fd, self.nbytes))
 
 
-def row_plan_of(metas: Sequence[EnvMeta]) -> RowPlan | None:
+def row_plan_of(metas: Sequence[EnvMetaData]) -> RowPlan | None:
     """The plan for such rows, which are alike; None where they hold what cannot lie in memory."""
     leaves = leaves_of_row(metas[0].specs, metas[0].batch_size)
     if leaves is None:

@@ -10,8 +10,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rollout_worker.envs.describe import Key, spelled
-from rollout_worker.envs.metadata import asked_of, env_of
+from rollout_worker.envs.gym import GymEnv
+from rollout_worker.envs.metadata import asked_of, env_of, report_of_specs, specs_of
 from rollout_worker.envs.native import Start
+from rollout_worker.envs.reports import Report
 from rollout_worker.envs.row_fit import Declared
 from rollout_worker.envs.transitions import RESET, STEP, mask_of, merged_where
 
@@ -29,6 +31,12 @@ class RowSession:
         self._has_looked = False
         self.root: TensorDictBase | None = None
         self.num_steps = 0
+
+    def report(self) -> Report:
+        """What the environment says it is."""
+        owner = self.owner
+        takes_rows = not isinstance(owner, GymEnv)
+        return report_of_specs(specs_of(owner), owner.batch_size, name=str(owner), takes_rows=takes_rows)
 
     def seed(self, seed: int) -> None:
         """Seed the environment now."""

@@ -6,21 +6,25 @@ one call are gathered and leave together as `StepFailed`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from rollout_contract.errors import LayoutMismatch
+from rollout_worker.envs.arena import ControlPage
 from rollout_worker.envs.commands import Broken, RowOp, RowWork, Step
 from rollout_worker.envs.layout import VALID
 from rollout_worker.envs.metadata import specs_of
-from rollout_worker.envs.progress import Doing
+from rollout_worker.envs.progress import Doing, Progress
+from rollout_worker.envs.reports import Report
 from rollout_worker.envs.row_codec import decoded, encoded
 from rollout_worker.envs.row_memory import RowMemory, leaves_of_row, put_row, rows_of_memory, unlike
 from rollout_worker.envs.row_sessions import RowSession
-from rollout_worker.envs.stepper_base import Faults, SessionStepper
+from rollout_worker.envs.stepper_base import Faults, SessionStepper, StepRules
 from rollout_worker.envs.transitions import RESET
+from rollout_worker.envs.unchanged import Memory
 
 _CALLS = {
     RowOp.RESET: (Doing.RESET, "reset"),
@@ -33,6 +37,22 @@ class RowStepper(SessionStepper[RowSession]):
     """Environments that are stepped with tensordicts."""
 
     _memory: RowMemory
+
+    def __init__(
+        self,
+        sessions: Sequence[RowSession],
+        *,
+        first_env: int,
+        control: ControlPage,
+        progress: Progress,
+        rules: StepRules,
+    ) -> None:
+        super().__init__(sessions, first_env=first_env, control=control, progress=progress, rules=rules)
+        self._sent = [Memory() for _ in sessions]
+
+    def reports(self) -> list[Report]:
+        """What the environments say they are."""
+        return [session.report() for session in self.sessions]
 
     def do(self, work: RowWork) -> list[tuple[int, Any]]:
         """Do the rows in order. A reset's input is its row (or None) and its keywords, a step's its row."""
@@ -98,9 +118,13 @@ class RowStepper(SessionStepper[RowSession]):
                 plain.append((index, (decoded(row), kwargs)))
             else:
                 packs = given.buffer is not None
-                plain.append((index, decoded(given)))
+                plain.append((index, decoded(given, known=self._sent_of(index))))
         results = self.do(RowWork(work.op, tuple(plain)))
-        return [(index, _back(result, packs)) for index, result in results]
+        return [(index, _back(result, packs, self._sent_of(index))) for index, result in results]
+
+    def _sent_of(self, index: int) -> Memory:
+        """What the caller's process has been sent of a row."""
+        return self._sent[index - self.first_env]
 
     def _one(self, op: RowOp, position: int, given: Any) -> Any:
         if self.restarts is None:
@@ -146,10 +170,10 @@ class RowStepper(SessionStepper[RowSession]):
         return result
 
 
-def _back(result: Any, packs: bool) -> Any:
+def _back(result: Any, packs: bool, sent: Memory) -> Any:
     """What came of a row in the form in which it goes through a pipe."""
     if isinstance(result, Broken):
-        return Broken(encoded(result.fresh, consolidate=packs))
+        return Broken(encoded(result.fresh, consolidate=packs, sent=sent))
     if isinstance(result, tuple):
-        return tuple(encoded(row, consolidate=packs) for row in result)
-    return encoded(result, consolidate=packs)
+        return tuple(encoded(row, consolidate=packs, sent=sent) for row in result)
+    return encoded(result, consolidate=packs, sent=sent)

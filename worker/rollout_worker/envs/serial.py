@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from rollout_worker.envs.batched import BatchedEnv
-from rollout_worker.envs.group import EnvGroup
 from rollout_worker.envs.host_serial import SerialHost
 
 
@@ -20,8 +19,8 @@ class SerialEnv(BatchedEnv):
     _in_process = True
     _no_settings = frozenset({"mp_start_method", "auto_wrap_envs"})
 
-    def _make_group(self, kind: type[EnvGroup], **more: Any) -> EnvGroup:
-        return kind(self._recipes, self._vector_settings(), SerialHost(), **more)
+    def _make_host(self) -> SerialHost:
+        return SerialHost()
 
     def _passed_on(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return args

@@ -39,6 +39,7 @@ class TensorDictSession:
             done=tuple((key, leaf if len(key) > 1 else FLAG) for key, leaf in _leaves(env.full_done_spec)),
             paths=tuple(key for key, _ in env.observation_spec.leaves()),
             action_paths=((),) if len(self._actions) == 1 else tuple(self._actions),
+            takes_rows=True,
         )
         self._has_root_reward = ("reward",) in dict(self.description.reward)
         self._root: TensorDictBase | None = None

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_worker.envs.arena import ControlPage
 from rollout_worker.envs.factory import Recipe
-from rollout_worker.envs.native import Makers
+from rollout_worker.envs.native import Makers, session_of
 from rollout_worker.envs.progress import Progress
+from rollout_worker.envs.reports import Reported
 from rollout_worker.envs.restarts import Restarts
 from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepRules, built
@@ -29,6 +30,8 @@ class SteppedBy(StrEnum):
 
     BLOCK = "block"
     ROWS = "rows"
+    UNDECIDED = "undecided"
+    """By nothing yet: the environments are made to be looked at; see `looking`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,24 @@ def stepper_of(
 def opened(stepped_by: SteppedBy, part: Slice, index: int, makers: Makers) -> Any:
     """Make environment `index` of the group, as a session of the kind that is stepped."""
     recipe, counted = part.recipes[index - part.indices.start], part.first_env_index + index
+    return session_over(makers.make(recipe, counted), stepped_by)
+
+
+def session_over(made: Any, stepped_by: SteppedBy) -> Any:
+    """What a factory made, as a session of the kind that is stepped."""
     if stepped_by is SteppedBy.BLOCK:
-        return makers.open_session(recipe, counted)
+        return session_of(made)
     from rollout_worker.envs.row_sessions import RowSession
 
-    return RowSession(makers.make(recipe, counted))
+    return RowSession(made)
+
+
+def reports_of(stepper: AnyStepper) -> list[Reported]:
+    """What the environments of a stepper say they are. Equal ones are one object."""
+    seen: dict[Reported, Reported] = {}
+    if isinstance(stepper, Stepper):
+        return [seen.setdefault(each.description, each.description) for each in stepper.sessions]
+    return [seen.setdefault(report, report) for report in stepper.reports()]
 
 
 def seated(

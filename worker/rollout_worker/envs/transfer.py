@@ -7,6 +7,7 @@ descriptors open. Rows of tensordicts are encoded by `row_codec` before they com
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import threading
 from multiprocessing import synchronize
@@ -18,14 +19,51 @@ import cloudpickle  # type: ignore[import-untyped]
 _LOCKS = (type(threading.Lock()), type(threading.RLock()), synchronize.SemLock, threading.Condition)
 
 
+class Traffic:
+    """Bytes that have gone to a process and come from it, over all its sockets: also those of processes before it."""
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0
+
+
+class CountedConnection(Connection):
+    """A connection whose bytes are counted."""
+
+    def __init__(self, taken_from: Connection, traffic: Traffic) -> None:
+        super().__init__(os.dup(taken_from.fileno()))
+        taken_from.close()
+        self._traffic = traffic
+
+    def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
+        """Send one message."""
+        super().send_bytes(buf, offset, size)
+        self._traffic.sent += len(buf) - offset if size is None else size
+
+    def recv_bytes(self, maxlength: int | None = None) -> bytes:
+        """The next message."""
+        found = super().recv_bytes(maxlength)
+        self._traffic.received += len(found)
+        return found
+
+
+def in_bytes(value: Any) -> bytes:
+    """An object in bytes; what Python cannot pickle by name goes by value (lambdas, classes of a notebook)."""
+    return bytes(cloudpickle.dumps(value))
+
+
+def in_plain_bytes(value: Any) -> bytes:
+    """An object made of what any process knows: quicker."""
+    return pickle.dumps(value, protocol=5)
+
+
 def send(conn: Connection, value: Any) -> None:
-    """Send an object; what Python cannot pickle by name goes by value (lambdas, classes of a notebook)."""
-    conn.send_bytes(cloudpickle.dumps(value))
+    """Send an object as `in_bytes` has it."""
+    conn.send_bytes(in_bytes(value))
 
 
 def send_plain(conn: Connection, value: Any) -> None:
-    """Send an object made of what any process knows: quicker."""
-    conn.send_bytes(pickle.dumps(value, protocol=5))
+    """Send an object as `in_plain_bytes` has it."""
+    conn.send_bytes(in_plain_bytes(value))
 
 
 class Pickled:

@@ -30,13 +30,24 @@ class Episodes(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """What a group has taken since its start: seconds that each process spent on commands, how many those were, and seconds
-    that the caller waited for them. `busy_s[i] / commands[i]` is what a step takes in process i; where `waited_s` is much
-    more than the busiest process took, processes want for processors."""
+    """What a batch has taken since its start. Everything is counted up, so that what a part of a run took is the difference
+    of two of these.
 
-    busy_s: tuple[float, ...]
-    commands: tuple[int, ...]
-    waited_s: float
+    `busy_s`: seconds that each process has spent on commands, and `commands`: how many those were; `busy_s[i] / commands[i]`
+    is what a step takes in process i. `waited_s`: seconds that the caller waited for them; where that is much more than the
+    busiest process took, processes want for processors. `sent_bytes` and `received_bytes`: what has gone to each process and
+    come from it in messages; what goes through shared memory is not among it. `memory_bytes`: how large that memory is.
+    `restarts`: how often each environment was replaced after a failure. A batch in the caller's own process has no
+    processes, and waits for none: `busy_s` is empty.
+    """
+
+    busy_s: tuple[float, ...] = ()
+    commands: tuple[int, ...] = ()
+    waited_s: float = 0.0
+    sent_bytes: tuple[int, ...] = ()
+    received_bytes: tuple[int, ...] = ()
+    memory_bytes: int = 0
+    restarts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
