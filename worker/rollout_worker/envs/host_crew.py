@@ -68,9 +68,7 @@ class CrewHost:
             return self._start(recipes, settings, stepped_by)
         return [each for said in self._crew.seat(stepped_by) for each in said]
 
-    def _start(
-        self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy
-    ) -> list[Any]:
+    def _start(self, recipes: Sequence[Recipe], settings: VectorSettings, stepped_by: SteppedBy) -> list[Any]:
         rules = replace(settings.rules, seed_globals=True)
         self._crew, hellos = Crew.start(
             Share(recipes, rules, stepped_by, settings.first_env_index), self.settings
@@ -146,7 +144,10 @@ class CrewHost:
         from rollout_worker.envs.row_codec import encoded
 
         if op is RowOp.RESET:
-            return [(index, (encoded(row, consolidate=self._consolidate), kwargs)) for index, (row, kwargs) in rows]
+            return [
+                (index, (encoded(row, consolidate=self._consolidate), kwargs))
+                for index, (row, kwargs) in rows
+            ]
         return [
             (index, encoded(row, consolidate=self._consolidate, known=self._received.get(index)))
             for index, row in rows

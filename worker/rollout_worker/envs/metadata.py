@@ -140,11 +140,8 @@ def metas_of_looked(looked: Sequence[Looked]) -> list[EnvMetaData]:
     seen: dict[Any, EnvMetaData] = {}
     found: list[EnvMetaData] = []
     for each in looked:
-        is_plain = isinstance(each, EnvDescription)
-        key = each if is_plain else (each.report(in_block=False), each.device, each.description)
-        if key not in seen:
-            seen[key] = of_description(each) if is_plain else each
-        found.append(seen[key])
+        meta = of_description(each) if isinstance(each, EnvDescription) else each
+        found.append(seen.setdefault((meta.report(in_block=True), meta.device), meta))
     return found
 
 
@@ -187,7 +184,9 @@ def report_of_specs(
     specs: Mapping[str, Composite], batch_size: torch.Size, *, name: str, takes_rows: bool
 ) -> Report:
     """What an environment that is stepped as a row reports; see `reports`."""
-    leaves = (((group, *key), _described(leaf)) for group, tree in specs.items() for key, leaf in tree.leaves())
+    leaves = (
+        ((group, *key), _described(leaf)) for group, tree in specs.items() for key, leaf in tree.leaves()
+    )
     return Report(name, tuple(batch_size), tuple(leaves), takes_rows)
 
 

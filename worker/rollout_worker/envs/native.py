@@ -151,7 +151,9 @@ def close_made(env: Any) -> None:
     """Close what a factory made."""
     close = getattr(env, "close", None)
     if callable(close):
-        close(**({"raise_if_closed": False} if _is_instance(env, "rollout_worker.envs.base", "EnvBase") else {}))
+        close(
+            **({"raise_if_closed": False} if _is_instance(env, "rollout_worker.envs.base", "EnvBase") else {})
+        )
 
 
 def is_gymnasium(value: Any) -> bool:

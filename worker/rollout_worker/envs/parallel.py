@@ -10,8 +10,8 @@ from typing import Any, Self
 import torch
 
 from rollout_worker.envs.base import EnvBase
-from rollout_worker.envs.batch_settings import checked_start_method, pipe_timeout
 from rollout_worker.envs.batch_known import Factories, Kwargs, MetaData
+from rollout_worker.envs.batch_settings import checked_start_method, pipe_timeout
 from rollout_worker.envs.batched import BatchedEnv
 from rollout_worker.envs.crew_parts import CrewSettings
 from rollout_worker.envs.env_creator import warn_of_lambdas

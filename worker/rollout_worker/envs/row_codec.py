@@ -157,9 +157,7 @@ def decoded(
 class _Unpacker:
     """Makes the entries of one row."""
 
-    def __init__(
-        self, buffer: torch.Tensor | None, received: Memory | None, known: Memory | None
-    ) -> None:
+    def __init__(self, buffer: torch.Tensor | None, received: Memory | None, known: Memory | None) -> None:
         self._buffer, self._received, self._known = buffer, received, known
 
     def entry(self, part: Any, place: Place) -> Any:
