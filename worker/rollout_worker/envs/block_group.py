@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rollout_contract.errors import LayoutMismatch
+from rollout_contract.errors import EnvError, LayoutMismatch
 from rollout_worker.envs.arena import Arena, ArenaPlan, Block
 from rollout_worker.envs.describe import EnvDescription, differences
 from rollout_worker.envs.factory import Recipe
@@ -141,9 +141,17 @@ class BlockGroup(EnvGroup):
         self._arena = None
 
     def _adopt(self, descriptions: Sequence[EnvDescription]) -> None:
-        """Take the environments' common description. Raises LayoutMismatch naming the one that differs."""
+        """Take the environments' common description. Raises LayoutMismatch naming the one that differs, EnvError for what no
+        block can hold."""
         first = descriptions[0]
         for index, each in enumerate(descriptions):
+            if each.batch_size or each.state:
+                what = f"the batch size {list(each.batch_size)}" if each.batch_size else "states"
+                raise EnvError(
+                    f"environment {index}, {each.name}, has {what}: a row of a block must be a single environment without",
+                    env_index=index,
+                    call="constructor",
+                )
             found = differences(first, each)
             if found:
                 raise LayoutMismatch(

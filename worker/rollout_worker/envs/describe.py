@@ -100,13 +100,17 @@ class EnvDescription:
     done: Leaves
     paths: tuple[Path, ...] = field(default=())
     action_paths: tuple[Path, ...] = field(default=())
+    state: Leaves = ()
+    """What it reads from the root beside the action. Nothing of it can lie in a block."""
+    batch_size: tuple[int, ...] = ()
     takes_rows: bool = False
     """Whether it takes tensordicts itself; a gymnasium environment does not."""
 
     def groups(self) -> Iterator[tuple[str, Leaves]]:
-        """The four groups by name, in the order in which differences are reported."""
+        """The groups by name, in the order in which differences are reported."""
         yield "observation", self.observation
         yield "action", self.action
+        yield "state", self.state
         yield "reward", self.reward
         yield "done", self.done
 

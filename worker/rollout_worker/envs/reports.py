@@ -89,7 +89,7 @@ def report_of(said: Reported) -> Report:
     if isinstance(said, Report):
         return said
     leaves = (((group, *key), leaf) for group, leaves in said.groups() for key, leaf in leaves)
-    return Report(said.name, (), tuple(leaves), said.takes_rows)
+    return Report(said.name, said.batch_size, tuple(leaves), said.takes_rows)
 
 
 def _compared(leaf: LeafSpec | str | None) -> Any:

@@ -22,13 +22,9 @@ from rollout_worker.envs.transitions import RESET
 
 
 class TensorDictSession:
-    """One environment without batch dimensions. Raises TypeError for one that has some."""
+    """One environment, which can be stepped where it has neither batch dimensions nor states: the description tells."""
 
     def __init__(self, env: EnvBase) -> None:
-        if env.batch_size:
-            raise TypeError(
-                f"{env} has the batch size {list(env.batch_size)}; a row of a vector env must be a single environment"
-            )
         self.env = env
         self._actions = [key for key, _ in env.full_action_spec.leaves()]
         self.description = EnvDescription(
@@ -39,6 +35,8 @@ class TensorDictSession:
             done=tuple((key, leaf if len(key) > 1 else FLAG) for key, leaf in _leaves(env.full_done_spec)),
             paths=tuple(key for key, _ in env.observation_spec.leaves()),
             action_paths=((),) if len(self._actions) == 1 else tuple(self._actions),
+            state=_leaves(env.full_state_spec),
+            batch_size=tuple(env.batch_size),
             takes_rows=True,
         )
         self._has_root_reward = ("reward",) in dict(self.description.reward)
