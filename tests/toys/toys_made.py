@@ -73,7 +73,8 @@ class Told(EnvBase):
         return self._observed()
 
     def _step(self, td: TensorDictBase) -> TensorDictBase:
-        self.told = td.get("said")
+        said = td.get("said")
+        self.told = getattr(said, "data", said)
         self.n += 1
         return self._observed(reward=self.action_spec.zero())
 

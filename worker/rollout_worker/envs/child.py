@@ -241,13 +241,13 @@ class _Listener:
             return Outcome.FAILED, in_bytes(Failed(faults))
 
     def _answer_in_bytes(self, payload: Any) -> bytes:
-        """An answer, by name as far as possible. Raises TypeError naming the leaf of an environment that cannot be sent."""
+        """An answer to be sent. Raises TypeError naming what an environment gave that cannot be."""
         try:
             return in_plain_bytes(Answer(payload))
         except Exception:
             found = unsendable(payload, self._setup.indices.start)
             if found is None:
-                return in_bytes(Answer(payload))
+                raise
             index, what = found
             self._progress.note(Doing.STEP, index - self._setup.indices.start)
             raise TypeError(what) from None

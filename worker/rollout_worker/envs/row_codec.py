@@ -62,6 +62,11 @@ class _Same:
     batch_size: tuple[int, ...]
 
 
+def _own(place: Place) -> Place:
+    """Where an environment has told what is handed back to it: also what stands under `next` there."""
+    return place[1:] if place[:1] == ("next",) else place
+
+
 class _Packer:
     """Lays arrays one behind the other, each where its dtype likes to be; leaves out what the other side has."""
 
@@ -86,7 +91,7 @@ class _Packer:
     def data(self, value: NonTensorData, place: Place) -> _Data | _Same:
         size = tuple(value.batch_size)
         is_there = self._sent is not None and self._sent.holds(place, value.data)
-        if is_there or (self._known is not None and self._known.has(place, value.data)):
+        if is_there or (self._known is not None and self._known.has(_own(place), value.data)):
             return _Same(size)
         return _Data(value.data, size)
 
@@ -175,7 +180,7 @@ class _Unpacker:
 
     def _value(self, part: _Data | _Same, place: Place) -> Any:
         if isinstance(part, _Same):
-            return (self._received or self._known or Memory()).get(place)
+            return self._known.get(_own(place)) if self._received is None else self._received.get(place)
         if self._received is not None:
             self._received.write(place, part.value)
         return part.value

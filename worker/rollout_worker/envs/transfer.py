@@ -52,8 +52,11 @@ def in_bytes(value: Any) -> bytes:
 
 
 def in_plain_bytes(value: Any) -> bytes:
-    """An object made of what any process knows: quicker."""
-    return pickle.dumps(value, protocol=5)
+    """An object made of what any process knows: quicker. Where there is something else in it, as `in_bytes` has it."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:
+        return in_bytes(value)
 
 
 def send(conn: Connection, value: Any) -> None:

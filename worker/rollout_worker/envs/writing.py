@@ -100,13 +100,22 @@ def _as_it_comes(spec: LeafSpec) -> np.dtype[Any] | None:
     return None if any(spec.start) else storage_of(spec)
 
 
+def _copied(value: Any, key: Key) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise TypeError(
+            f"{spelled(key)} is a {type(value).__name__}, which cannot be copied and therefore not be kept: {error}"
+        ) from error
+
+
 def fitted(value: Any, key: Key, spec: LeafSpec) -> Any:
     """A value in the spec's dtype and shape; categories are counted from 0. What is no tensor is copied, as it may change.
 
     Raises ValueError or TypeError that names the key and says what came.
     """
     if spec.dtype == OBJECT:
-        return value if isinstance(value, str) else copy.deepcopy(value)
+        return value if isinstance(value, str) else _copied(value, key)
     dtype = storage_of(spec)
     try:
         array = np.asarray(value)
