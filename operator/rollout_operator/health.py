@@ -14,6 +14,8 @@ from aiohttp import web
 MAX_WATCH_AGE_S = 150.0
 """Bookmarks come every minute, and a second look at jobs as often."""
 MAX_QUEUE_AGE_S = 120.0
+CLOSE_S = 1.0
+"""How long an answer that nobody reads may hold up the end."""
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 Check = Callable[[], str]
@@ -51,7 +53,7 @@ class HealthServer:
         app.router.add_get("/healthz", _page(health, health.alive))
         app.router.add_get("/readyz", _page(health, health.alive, health.ready))
         app.router.add_get("/metrics", _metrics(health))
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_S)
         self._host = host
         self._port = port
 

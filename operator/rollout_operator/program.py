@@ -1,7 +1,8 @@
 """The operator as a process on a real cluster: composed here, started, and ended in order.
 
 Order of the start: health server, CRD check, Lease, watches, queue. Of the end: queue, watches, Lease, connections; so
-nothing of ours is written once another may begin. Called by `python -m rollout_operator`; the local run composes the same
+nothing of ours is written once another may begin. Each stage of the end has a bound, whatever the API server does, and so
+has the whole (`ending`). Called by `python -m rollout_operator`; the local run composes the same
 reconciler by itself.
 """
 
@@ -12,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -20,6 +21,7 @@ from rollout_contract.errors import RolloutError, SpecError
 from rollout_contract.exits import ExitCode
 from rollout_contract.logs import set_up_logs
 from rollout_operator.cluster import JobKey
+from rollout_operator.ending import EndLimit
 from rollout_operator.environment import ProgramSettings, settings_from
 from rollout_operator.health import (
     MAX_QUEUE_AGE_S,
@@ -46,6 +48,9 @@ log = logging.getLogger(__name__)
 FAILED = 1
 """Exit code: another operator took over, or a part of this one ended; the cluster starts it again."""
 
+CLOSE_S = 2.0
+"""How long closing some connections may take."""
+
 _QUIET_LOGGERS = ("kopf", "aiohttp", "asyncio", "kubernetes")
 """Loggers that tell of each event at INFO, or of whole answers at DEBUG."""
 
@@ -58,19 +63,20 @@ def main() -> int:
         print(f"rollout-operator: the environment is wrong:\n{error}", file=sys.stderr)
         return int(ExitCode.CONFIGURATION)
     set_up_logs(level=settings.log_level, as_json=settings.log_as_json, quiet=_QUIET_LOGGERS)
-    return asyncio.run(run(settings))
+    return asyncio.run(run(settings, on_end=EndLimit(code=FAILED).start))
 
 
-async def run(settings: ProgramSettings) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+async def run(settings: ProgramSettings, *, on_end: Callable[[], None] = lambda: None) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. `on_end` is called when the end begins, for whatever reason."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    work = asyncio.create_task(Program(settings).run(), name="work")
+    work = asyncio.create_task(Program(settings, on_end=on_end).run(), name="work")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     try:
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        on_end()
         if not work.done():
             log.info("ending in order")
             work.cancel()
@@ -103,11 +109,21 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
             yield error
 
 
+async def _within(seconds: float, close: Callable[[], Awaitable[None]], what: str) -> None:
+    """Close something, or leave it: the process ends anyway."""
+    try:
+        async with asyncio.timeout(seconds):
+            await close()
+    except TimeoutError:
+        log.warning("%s were not closed within %.0f s and are left", what, seconds)
+
+
 class Program:
     """Everything that one process of the operator consists of."""
 
-    def __init__(self, settings: ProgramSettings) -> None:
+    def __init__(self, settings: ProgramSettings, *, on_end: Callable[[], None] = lambda: None) -> None:
         self.settings = settings
+        self._on_end = on_end
         self.health = Health()
         self.metrics = OperatorMetrics()
         self.health.render_metrics = self.metrics.render
@@ -120,15 +136,16 @@ class Program:
         async with AsyncExitStack() as stack:
             await self.server.start()
             stack.push_async_callback(self.server.close)
-            api = await stack.enter_async_context(KubernetesApi(on_call=self.metrics.on_call))
+            api = KubernetesApi(on_call=self.metrics.on_call)
+            stack.push_async_callback(_within, CLOSE_S, api.close, "the connections to the API server")
             crd = CrdCheck(api)
             self.health.ready.append(crd.reason)
             self._stage = ""
             await crd.wait()
             lease = self._lease(api)
             self.health.ready.append(lease.reason)
-            await lease.acquire()
             stack.push_async_callback(lease.release)
+            await lease.acquire()
             await self._work(api, crd, lease)
 
     def _lease(self, api: KubernetesApi) -> Lease:
@@ -152,9 +169,16 @@ class Program:
             async with asyncio.TaskGroup() as tasks:
                 # Cancelled together; the queue's handlers are waited for before this block ends.
                 for name, part in self._parts(crd, lease, cluster, queue):
-                    tasks.create_task(part, name=name)
+                    tasks.create_task(self._ending_all(part), name=name)
         finally:
-            await streams.close()
+            await _within(CLOSE_S, streams.close, "the connections to Redis")
+
+    async def _ending_all(self, part: Coroutine[Any, Any, None]) -> None:
+        """A part, with whose end that of all begins."""
+        try:
+            await part
+        finally:
+            self._on_end()
 
     def _parts(
         self, crd: CrdCheck, lease: Lease, cluster: KubernetesCluster, queue: WorkQueue[JobKey]

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from rollout_operator.cluster import ClusterError, StaleJob, TryLater
@@ -157,10 +158,10 @@ class WorkQueue(Generic[Key]):
     async def _wait(self) -> None:
         due = self._backlog.next_due()
         timeout = None if due is None else max(0.0, due - self._clock())
-        try:
-            await asyncio.wait_for(self._wake.wait(), timeout)
-        except TimeoutError:
-            return
+        # Not `wait_for`: it loses a cancellation that comes together with a key, and the queue would never end.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
 
     async def _work(self, key: Key) -> None:
         try:

@@ -230,3 +230,24 @@ async def test_stopping_cancels_and_awaits_what_is_in_work():
     queue.add("a")
     await run_for(queue, started)
     assert ended == ["a"]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_stopping_is_not_lost_where_a_key_comes_at_the_same_moment(turns):
+    worked = asyncio.Event()
+
+    async def handle(key):
+        worked.set()
+        return 60.0  # so that the queue waits with a bound
+
+    queue = WorkQueue(handle)
+    task = asyncio.create_task(queue.run())
+    queue.add("a")
+    await asyncio.wait_for(worked.wait(), DEADLINE_S)
+    await asyncio.sleep(0.02)
+    queue.add("b")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=2)
+    assert task.cancelled()

@@ -3,7 +3,8 @@
 kopf tells that something about a job happened; only `on.event` is registered, so it puts neither finalizer nor annotation
 on anybody's object. In its own loop, for at its end kopf cancels every task that it finds, and in the main thread it
 takes the signal handlers. If it ends by an error (a server that fails for a minute), it is started anew; whether that
-lasts too long is judged by `resync`, which knows what the watch should have brought.
+lasts too long is judged by `resync`, which knows what the watch should have brought. Its end has a bound: kopf waits for
+as long as it takes, and the server that it waits for may be the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import kopf
@@ -24,13 +26,57 @@ log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 15.0
 MAX_WORKERS = 64
-STOP_PATIENCE_S = 10.0
+IN_ORDER_S = 1.5
+"""How long kopf may take to end when it is asked; after that it is cancelled, and after as long again once more, which it
+follows at once."""
+STOP_PATIENCE_S = 4.0
+"""How long the end of the thread is waited for; it holds nothing that must be given back, and ends with the process."""
 FIRST_RESTART_S = 1.0
 MAX_RESTART_S = 30.0
 HEALTHY_AFTER_S = 120.0
 
 OnEvent = Callable[[str, Document], None]
 """Told of each event: ADDED, MODIFIED or DELETED (or `LISTED` for a job that was there), and the job's document."""
+
+
+class Halt:
+    """A request to end that is made in one thread and heard in the event loop of another.
+
+    A `threading.Event` would be waited for by a thread of that loop, and the loop could not end before it.
+    """
+
+    def __init__(self) -> None:
+        self._made = threading.Event()
+        self._lock = threading.Lock()
+        self._hear: Callable[[], object] = lambda: None
+
+    def is_set(self) -> bool:
+        """Whether it was made."""
+        return self._made.is_set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for it; whether it was made."""
+        return self._made.wait(timeout)
+
+    def set(self) -> None:
+        """Make it."""
+        with self._lock:
+            self._made.set()
+            self._hear()
+
+    @contextmanager
+    def heard(self) -> Iterator[asyncio.Event]:
+        """An event of the running loop that is set with it."""
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._hear = lambda: loop.call_soon_threadsafe(event.set)
+            if self._made.is_set():
+                event.set()
+        try:
+            yield event
+        finally:
+            with self._lock:
+                self._hear = lambda: None
 
 
 class JobWatch:
@@ -44,50 +90,71 @@ class JobWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         loop = asyncio.get_running_loop()
-        stop, ended = threading.Event(), asyncio.Event()
+        halt, ended = Halt(), asyncio.Event()
 
         def post(kind: str, job: Document) -> None:
             loop.call_soon_threadsafe(self._on_event, kind, job)
 
         def work() -> None:
             try:
-                self._supervise(post, stop)
+                self._supervise(post, halt)
             finally:
-                loop.call_soon_threadsafe(ended.set)
+                with suppress(RuntimeError):  # that loop may be closed by now
+                    loop.call_soon_threadsafe(ended.set)
 
-        thread = threading.Thread(target=work, name="job-watch", daemon=True)
-        thread.start()
+        threading.Thread(target=work, name="job-watch", daemon=True).start()
         try:
             await ended.wait()
             raise RuntimeError("the watch of jobs has ended")
         finally:
-            stop.set()
-            await asyncio.to_thread(thread.join, STOP_PATIENCE_S)
+            halt.set()
+            try:
+                async with asyncio.timeout(STOP_PATIENCE_S):
+                    await ended.wait()
+            except TimeoutError:
+                log.warning("the watch of jobs did not end within %.0f s and is left", STOP_PATIENCE_S)
 
-    def _supervise(self, post: OnEvent, stop: threading.Event) -> None:
+    def _supervise(self, post: OnEvent, halt: Halt) -> None:
         wait = FIRST_RESTART_S
-        while not stop.is_set():
+        while not halt.is_set():
             started = time.monotonic()
             try:
-                asyncio.run(self._watch(post, stop))
+                asyncio.run(self._watch(post, halt))
             except (
                 Exception
             ) as error:  # whatever it is, the watch must go on; the text is the user's only trace of it
                 log.warning("the watch of jobs ended: %s", error, exc_info=error)
-            if stop.is_set():
+            if halt.is_set():
                 return
             self.restarts += 1
             wait = FIRST_RESTART_S if time.monotonic() - started > HEALTHY_AFTER_S else wait
-            stop.wait(wait)
+            halt.wait(wait)
             wait = min(MAX_RESTART_S, 2 * wait)
 
-    async def _watch(self, post: OnEvent, stop: threading.Event) -> None:
+    async def _watch(self, post: OnEvent, halt: Halt) -> None:
         where: dict[str, Any] = (
             {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         )
-        await kopf.operator(
-            registry=registry_of(post), settings=watch_settings(), standalone=True, stop_flag=stop, **where
-        )
+        with halt.heard() as stop:
+            # Made before kopf runs: at its end it cancels every task that came after.
+            stopping = asyncio.create_task(stop.wait())
+            work = asyncio.create_task(
+                kopf.operator(
+                    registry=registry_of(post),
+                    settings=watch_settings(),
+                    standalone=True,
+                    stop_flag=stop,
+                    **where,
+                )
+            )
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            for _ in range(2):
+                if stop.is_set():
+                    await asyncio.wait({work}, timeout=IN_ORDER_S)
+                    work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
 
 
 def registry_of(post: OnEvent) -> kopf.OperatorRegistry:

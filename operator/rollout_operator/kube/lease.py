@@ -33,9 +33,12 @@ class LeaseTimes:
     validity_s: float = 18.0
     """Counted from the start of the last renewal that succeeded; the longest call takes 10 s."""
     timeout_s: float = 5.0
+    release_s: float = 3.0
+    """How long giving it back is tried for."""
 
 
 DEFAULT_TIMES = LeaseTimes()
+FIRST_RELEASE_WAIT_S = 0.1
 
 
 class LeaseLost(ClusterError):
@@ -76,6 +79,8 @@ class Lease:
         self._clock = clock
         self._document: Document = {}
         self._valid_until = float("-inf")
+        self._may_be_ours = False
+        """Whether the server may hold it to be ours: it was, or a request for it was not answered."""
         self._sighting = Sighting("", clock())
         self.holder = ""
         """Who holds it, as far as is known."""
@@ -122,15 +127,38 @@ class Lease:
                 log.warning("the lease could not be renewed: %s; again in %.0f s", error, wait)
 
     async def release(self) -> None:
-        """Give it back, if it is ours. Best effort: it runs out by itself."""
-        if not self.is_held:
+        """Give it back, if the server may hold it to be ours. Best effort and bounded: it runs out by itself."""
+        if not self._may_be_ours:
             return
-        self._valid_until = float("-inf")
+        self._may_be_ours, self._valid_until = False, float("-inf")
         try:
-            await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
-            log.info("the lease %s/%s is given back", self._namespace, self._name)
-        except ClusterError as error:
-            log.warning("the lease was not given back and runs out by itself: %s", error)
+            async with asyncio.timeout(self._times.release_s):
+                await self._give_back()
+        except TimeoutError:
+            log.warning(
+                "the lease %s/%s was not given back within %.0f s and runs out by itself",
+                self._namespace,
+                self._name,
+                self._times.release_s,
+            )
+
+    async def _give_back(self) -> None:
+        """Until it is no longer ours. Looks first: an answer to our last request may have been lost."""
+        wait_s = FIRST_RELEASE_WAIT_S
+        while True:
+            try:
+                self._document = await self._once(LEASES.get(self._namespace, self._name))
+                if (self._document.get("spec") or {}).get("holderIdentity") != self._identity:
+                    return
+                await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
+                log.info("the lease %s/%s is given back", self._namespace, self._name)
+                return
+            except ClusterError as error:
+                if isinstance(error, ApiError) and error.is_gone:
+                    return
+                log.info("the lease is not given back yet: %s", error)
+            await asyncio.sleep(wait_s)
+            wait_s *= 2
 
     # --- one step
 
@@ -161,6 +189,7 @@ class Lease:
         }
         spec = {**self._holding(), "acquireTime": _now(), "leaseTransitions": 0}
         body = {**self._document, "spec": spec}
+        self._may_be_ours = True
         try:
             self._document = await self._once(LEASES.create(self._namespace, body))
         except ApiError as error:
@@ -171,6 +200,7 @@ class Lease:
         return True
 
     async def _claim(self, started: float, spec: Document) -> bool:
+        self._may_be_ours = True
         try:
             await self._write(spec)
         except ApiError as error:
@@ -204,7 +234,7 @@ class Lease:
         holder = (self._document.get("spec") or {}).get("holderIdentity") or ""
         self.holder = holder
         if holder not in {"", self._identity}:
-            self._valid_until = float("-inf")
+            self._may_be_ours, self._valid_until = False, float("-inf")
             raise LeaseLost(f"the lease is now held by {holder}") from error
         await self._write(self._holding())
         self._hold_since(started)

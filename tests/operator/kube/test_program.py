@@ -31,19 +31,18 @@ def settings(servers):
 
 
 @pytest.fixture
-async def started(settings, running, until):
+async def started(settings, running, until, monkeypatch):
     """The program and its port."""
     made = []
 
     class Noted(program.Program):
-        def __init__(self, settings):
-            super().__init__(settings)
+        def __init__(self, *args, **more):
+            super().__init__(*args, **more)
             made.append(self)
 
-    program_class, program.Program = program.Program, Noted
+    monkeypatch.setattr(program, "Program", Noted)
     task = running(program.run(settings))
     await until(lambda: made, "the program")
-    program.Program = program_class
     return made[0], task
 
 

@@ -42,7 +42,9 @@ class Fault:
     times: int = 1
     after: bool = False
     hang_s: float = 0.0
-    """The answer comes so late."""
+    """It is done, or answered, so late."""
+    late_s: float = 0.0
+    """The answer comes so late after it was done."""
 
 
 class Refused(Exception):
@@ -199,6 +201,8 @@ class FakeApi:
             answer = await self._serve(request)
         except Refused as refused:
             answer = refused.answer()
+        if fault is not None:
+            await asyncio.sleep(fault.late_s)
         return answer if fault is None else self._failed(fault)
 
     def _fault_of(self, request):
