@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rollout_contract.errors import ChildLost, ConfigurationError, EntrypointError, EnvError, StepTimeout
 from rollout_worker.envs import GymEnv, Leaf, resources
 from rollout_worker.envs.commands import Call, Close, Cut, Remap, Reset, Seed, Step, decode, encode
-from rollout_worker.envs.crew_parts import shares
+from rollout_worker.envs.crew.settings import shares
 from rollout_worker.envs.describe import describe_gymnasium, differences
 from rollout_worker.envs.factory import Entrypoint, make, recipes_of
 from rollout_worker.envs.faults import Cause, EnvFault, ending_of, error_of

@@ -17,7 +17,7 @@ import toys
 
 from rollout_contract.errors import ConfigurationError
 from rollout_worker.envs import ParallelEnv, open_envs
-from rollout_worker.envs.crew_parts import shares
+from rollout_worker.envs.crew.settings import shares
 from rollout_worker.envs.launch import START_METHODS
 from rollout_worker.envs.resources import cpu_count
 

@@ -1,27 +1,26 @@
 """The child process: a stepper over a slice of the environments, driven by the words of the control page.
 
-Started by `processes.Crew`; makes its environments, says what they are, maps the arena it is handed, and then
+Started by `crew.births`; makes its environments, says what they are, maps the arena it is handed, and then
 does one command after another until it is told to close, or its parent is gone. It loads numpy and what the
 environments load, never torch by itself.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, assert_never
 
-from rollout_worker.envs.arena import ControlPage, MemoryPlan
+from rollout_worker.envs.arena import ControlPage
 from rollout_worker.envs.calls import answer, sendable
+from rollout_worker.envs.child_messages import Answer, Failed, Hello
 from rollout_worker.envs.commands import (
+    FIRST,
     NO_WORDS,
     Call,
     Close,
@@ -42,17 +41,15 @@ from rollout_worker.envs.faults import EnvFault, fault_of
 from rollout_worker.envs.launch import Descriptor
 from rollout_worker.envs.looking import Looked, Waiting, begun
 from rollout_worker.envs.lookout import Lookout
-from rollout_worker.envs.object_leaves import Cells, ObjectLeaves, put_cells, unsendable
+from rollout_worker.envs.object_leaves import ObjectLeaves, put_cells, unsendable
 from rollout_worker.envs.orphans import die_with_parent
 from rollout_worker.envs.progress import Doing, Progress, read_progress
+from rollout_worker.envs.remapping import receive_memory
 from rollout_worker.envs.reports import Reported
 from rollout_worker.envs.stepper import Stepper
 from rollout_worker.envs.stepper_base import StepFailed, StepRules
 from rollout_worker.envs.stepping import AnyStepper, Slice, SteppedBy, reports_of
 from rollout_worker.envs.transfer import Pickled, in_bytes, in_plain_bytes, receive, send, send_plain
-
-FIRST = 1
-"""Number of the command that nobody gives: make the environments and say what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +76,6 @@ class ChildSetup:
     wake: Descriptor
     done: Descriptor
     conn: Connection
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """First message of a child: what its environments are."""
-
-    said: tuple[Reported | Looked, ...]
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A command failed; the child goes on to listen, the parent decides."""
-
-    faults: tuple[EnvFault, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command gives back beside the block: leaves that are no tensors, or the results of a call."""
-
-    payload: Any
 
 
 def run(setup: ChildSetup) -> None:
@@ -297,31 +272,8 @@ class _Listener:
         return Pickled(sendable(found, asked))
 
     def _remap(self) -> None:
-        plan, objects = receive(self._conn)
-        with _socket_of(self._conn) as channel:
-            _, fds, _, _ = socket.recv_fds(channel, 1, 1)
-        try:
-            memory: Any = plan.shared(fds[0])
-        finally:
-            os.close(fds[0])
+        plan, memory, objects = receive_memory(self._conn)
         self._stepper.map(memory)
         rows = slice(self._setup.indices.start, self._setup.indices.stop)
         put_cells(memory, rows, objects)
         self._objects = ObjectLeaves(memory, rows) if plan.has_objects else None
-
-
-@contextlib.contextmanager
-def _socket_of(conn: Connection) -> Any:
-    """The socket under a connection, for passing descriptors."""
-    channel = socket.socket(fileno=os.dup(conn.fileno()))
-    try:
-        yield channel
-    finally:
-        channel.close()
-
-
-def send_arena(conn: Connection, plan: MemoryPlan, fd: int, objects: Sequence[Cells] = ()) -> None:
-    """The parent's half of `Remap`. `objects` are leaves that are no tensors, for a process that takes another's place."""
-    send_plain(conn, (plan, objects))
-    with _socket_of(conn) as channel:
-        socket.send_fds(channel, [b"m"], [fd])

@@ -101,6 +101,9 @@ Words: TypeAlias = tuple[int, int, int, int, int]
 NO_WORDS: Words = (0, 0, 0, 0, 0)
 """Of no command."""
 
+FIRST = 1
+"""Number of the command that nobody gives: make the environments and say what they are."""
+
 
 def encode(command: Command) -> Words:
     """A command as words."""

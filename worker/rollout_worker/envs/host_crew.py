@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from rollout_worker.envs.arena import Arena, ArenaPlan, ControlPage, SharedArena
 from rollout_worker.envs.calls import Result
 from rollout_worker.envs.commands import Broken, Call, Command, Request, RowOp, Rows, RowWork, Simple, Step
-from rollout_worker.envs.crew_births import Share
-from rollout_worker.envs.crew_parts import CrewSettings
+from rollout_worker.envs.crew.births import Share
+from rollout_worker.envs.crew.crew import Crew
+from rollout_worker.envs.crew.settings import CrewSettings
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.looking import Looked
 from rollout_worker.envs.memory import memory_file
 from rollout_worker.envs.object_leaves import Cells, cells_of, put_cells
-from rollout_worker.envs.processes import Crew
 from rollout_worker.envs.progress import BUSY_NS, COMMANDS
 from rollout_worker.envs.reports import Reported
 from rollout_worker.envs.stepping import SteppedBy

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollout_worker.envs.batch_settings import checked_start_method
-from rollout_worker.envs.crew_parts import CrewSettings
+from rollout_worker.envs.crew.settings import CrewSettings
 from rollout_worker.envs.factory import EnvFactory, recipes_of
 from rollout_worker.envs.host_crew import CrewHost
 from rollout_worker.envs.host_serial import SerialHost

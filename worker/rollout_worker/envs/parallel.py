@@ -13,7 +13,7 @@ from rollout_worker.envs.base import EnvBase
 from rollout_worker.envs.batch_known import Factories, Kwargs, MetaData
 from rollout_worker.envs.batch_settings import checked_start_method, pipe_timeout
 from rollout_worker.envs.batched import BatchedEnv
-from rollout_worker.envs.crew_parts import CrewSettings
+from rollout_worker.envs.crew.settings import CrewSettings
 from rollout_worker.envs.env_creator import warn_of_lambdas
 from rollout_worker.envs.group import Host
 from rollout_worker.envs.host_crew import CrewHost

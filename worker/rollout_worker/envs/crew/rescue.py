@@ -15,13 +15,15 @@ from multiprocessing.connection import Connection
 
 from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import PREFIXES, STAGE, Result
-from rollout_worker.envs.child import FIRST, send_arena
-from rollout_worker.envs.commands import NO_WORDS, Call, Command, Remap, Request, Reset, Step
-from rollout_worker.envs.crew_births import Births
-from rollout_worker.envs.crew_parts import Child, Task, close_all, span
+from rollout_worker.envs.commands import FIRST, NO_WORDS, Call, Command, Remap, Request, Reset, Step
+from rollout_worker.envs.crew.births import Births
+from rollout_worker.envs.crew.children import Child, Say, Task
+from rollout_worker.envs.crew.descriptors import close_all
+from rollout_worker.envs.crew.settings import CrewSettings, span
 from rollout_worker.envs.faults import EnvFault, error_of
 from rollout_worker.envs.object_leaves import Cells
 from rollout_worker.envs.progress import FRAME
+from rollout_worker.envs.remapping import send_memory
 from rollout_worker.envs.restarts import IN_A_ROW
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.transfer import send
@@ -34,10 +36,10 @@ class Rescue:
     """Replaces the processes of one crew."""
 
     def __init__(
-        self, births: Births, control: ControlPage, *, max_restarts: int | None, close_timeout_s: float
+        self, births: Births, control: ControlPage, settings: CrewSettings, *, max_restarts: int | None
     ) -> None:
         self._births, self._control = births, control
-        self._most, self._close_timeout_s = max_restarts, close_timeout_s
+        self._most, self._close_timeout_s = max_restarts, settings.close_timeout_s
         self._number = 0
         self._plan: MemoryPlan | None = None
         self._fd = -1
@@ -131,16 +133,16 @@ class Rescue:
             return Task(command, task.number, task.call, True, _saying_nothing_asked)
         return replace(task, command=command, is_alone=True)
 
-    def _own(self, command: Command, say: Callable[[Connection], None] | None) -> Task:
+    def _own(self, command: Command, say: Say | None) -> Task:
         self._number -= 1  # the crew's own numbers are positive
         return Task(command, self._number, "start", True, say)
 
-    def _saying_memory(self, indices: range, command: Command) -> Callable[[Connection], None]:
+    def _saying_memory(self, indices: range, command: Command) -> Say:
         plan, fd = self._plan, self._fd
         assert plan is not None
         needs = plan.has_objects and self.objects_of is not None
         objects = self.objects_of(indices, command) if needs and self.objects_of is not None else ()
-        return lambda conn: send_arena(conn, plan, fd, objects)
+        return lambda conn: send_memory(conn, plan, fd, objects)
 
 
 def _saying_nothing_asked(conn: Connection) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 
 from rollout_worker.envs.child import ChildSetup, run
-from rollout_worker.envs.crew_parts import Child, CrewSettings, close_all, shares
+from rollout_worker.envs.crew.children import Child
+from rollout_worker.envs.crew.descriptors import close_all
+from rollout_worker.envs.crew.settings import CrewSettings, shares
 from rollout_worker.envs.factory import Entrypoint, Recipe
 from rollout_worker.envs.launch import PROCESS_PREFIX, Descriptor, Launcher
 from rollout_worker.envs.stepper_base import StepRules

@@ -6,7 +6,9 @@ from typing import Any
 
 from rollout_worker.envs.arena import ControlPage
 from rollout_worker.envs.batch_settings import PIPE_TIMEOUT
-from rollout_worker.envs.crew_parts import Child, CrewSettings, readable, span
+from rollout_worker.envs.crew.children import Child
+from rollout_worker.envs.crew.descriptors import readable
+from rollout_worker.envs.crew.settings import CrewSettings, span
 from rollout_worker.envs.faults import Cause, EnvFault, ending_of
 from rollout_worker.envs.launch import MAIN_GUARD, NO_MAIN_GUARD
 from rollout_worker.envs.progress import Doing, read_progress
