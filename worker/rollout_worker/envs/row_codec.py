@@ -163,7 +163,8 @@ class _Unpacker:
     """Makes the entries of one row."""
 
     def __init__(self, buffer: torch.Tensor | None, received: Memory | None, known: Memory | None) -> None:
-        self._buffer, self._received, self._known = buffer, received, known
+        self._buffer, self._received = buffer, received
+        self._known = Memory() if known is None else known
 
     def entry(self, part: Any, place: Place) -> Any:
         if isinstance(part, _Leaf):
