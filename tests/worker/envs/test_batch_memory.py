@@ -217,7 +217,9 @@ class Elsewhere(toys_td.CountEnv):
 @pytest.mark.row("E-39")
 def test_rows_that_are_otherwise_in_their_process_are_refused():
     env = parallel(functools.partial(Elsewhere, os.getpid()), 2)
-    with pytest.raises(MetaDataMismatch, match="observation 'extra': in the caller's process nothing, reported") as caught:
+    with pytest.raises(
+        MetaDataMismatch, match="observation 'extra': in the caller's process nothing, reported"
+    ) as caught:
         env.reset()
     assert caught.value.env_index == 0
     assert env.is_closed
