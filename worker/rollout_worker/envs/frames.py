@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ class BlockRows:
         self.arrays: dict[Key, Array] = {key: array[rows] for key, array in block.arrays.items()}
         self.root = [self.arrays[key] for key in layout.root_keys]
         self.frames: dict[int, Frame] = {}
+        self.num_steps = layout.num_steps
         if block.index < 0:
             return
         self.next = [self.arrays["next", *key] for key in layout.root_keys]
@@ -35,6 +37,14 @@ class BlockRows:
         self.floats = [
             (key, self.arrays["next", *key]) for key in floats if self.arrays["next", *key].dtype.kind in "fc"
         ]
+
+    def frame_at(self, step: int, carry: BlockRows) -> Frame:
+        """The views of one frame; the roots that follow a block's last one are the carry's."""
+        frame = self.frames.get(step)
+        if frame is None:
+            following, at = (self.root, step + 1) if step + 1 < self.num_steps else (carry.root, 0)
+            frame = self.frames[step] = Frame(self, step, [array[:, at] for array in following])
+        return frame
 
     def floats_of(self, start: int, stop: int) -> list[tuple[Key, Array]]:
         """The leaves that could hold NaN or infinity, over some frames."""
@@ -64,3 +74,14 @@ class Frame:
                 array[...] = False
         self.lengths[...] = 0
         self.has_ends = False
+
+    def note_ends(self, ended: Mapping[int, tuple[bool, bool]], returns: Array, lengths: Array) -> None:
+        """Say which rows ended here, (terminated, truncated) each, and what their episodes came to."""
+        self.has_ends = True
+        for index, (terminated, truncated) in ended.items():
+            for flag, value in (("terminated", terminated), ("truncated", truncated), ("done", True)):
+                if value:
+                    for flags in self.by_flag[flag]:
+                        flags[index] = True
+            self.returns[index] = returns[index]
+            self.lengths[index] = lengths[index]

@@ -18,17 +18,15 @@ import numpy as np
 
 from rollout_worker.envs.arena import Arena, ControlPage
 from rollout_worker.envs.commands import Cut, Step
-from rollout_worker.envs.describe import EnvDescription, Key, spelled
+from rollout_worker.envs.describe import EnvDescription, Key
 from rollout_worker.envs.frames import BlockRows, Frame
 from rollout_worker.envs.native import Session, action_reader
 from rollout_worker.envs.progress import Doing, Progress
+from rollout_worker.envs.step_checks import NOTHING, explained, first_non_finite, refuse_non_finite_root
 from rollout_worker.envs.stepper_base import Faults, SessionStepper, StepRules, seed_globals
 from rollout_worker.envs.writing import writer_of
 
 Array = np.ndarray[Any, Any]
-
-_NOTHING = object()
-"""Stands for the result of a step that has not returned."""
 
 
 class Stepper(SessionStepper[Session]):
@@ -48,6 +46,7 @@ class Stepper(SessionStepper[Session]):
         self._write = writer_of(description.observation, description.paths)
         self._read_actions = action_reader(description)
         self._nested = _nested_leaves(description)
+        self._root_keys = [key for key, _ in description.observation]
         self._has_root_reward = len(description.reward[0][0]) == 1
         self._steps = [session.step for session in self.sessions]
         self._returns = np.zeros(len(self.sessions), dtype=np.float64)
@@ -66,7 +65,6 @@ class Stepper(SessionStepper[Session]):
         """Write into this arena from now on."""
         self._rows = [BlockRows(block, self._slice) for block in arena.blocks]
         self._carry = BlockRows(arena.carry, self._slice)
-        self._num_steps = arena.plan.layout.num_steps
 
     def reset(self) -> None:
         """Reset the environments that the mask marks, with the control page's seeds; observations go to the carry."""
@@ -103,7 +101,7 @@ class Stepper(SessionStepper[Session]):
         self.reset()
 
     def _advance(self, rows: BlockRows, step: int, active: list[int] | None, *, autoreset: bool) -> None:
-        frame = self._frame(rows, step)
+        frame = rows.frame_at(step, self._carry)
         self._progress.at_frame(step)
         if frame.has_ends:
             frame.forget_ends()
@@ -125,7 +123,7 @@ class Stepper(SessionStepper[Session]):
         if self.rules.max_frames_per_traj is not None:
             self._add_truncated(ended, self.rules.max_frames_per_traj, active)
         if ended:
-            self._note_ends(frame, ended)
+            frame.note_ends(ended, self._returns, self._frames)
         if lost:
             frame.lengths[lost] = 0  # a trajectory that broke off is not an episode
             self._frames[lost], self._returns[lost] = 0, 0.0
@@ -152,7 +150,7 @@ class Stepper(SessionStepper[Session]):
             for root, following in zip(frame.roots, frame.next, strict=True):
                 root[...] = following
             return
-        if frame.step or self._num_steps > 1:
+        if frame.step or rows.num_steps > 1:
             for root, current in zip(frame.roots, rows.root, strict=True):
                 root[...] = current[:, frame.step]  # rows that are not stepped stay where they are
         for root, following in zip(frame.roots, frame.next, strict=True):
@@ -172,13 +170,13 @@ class Stepper(SessionStepper[Session]):
         rows_to_step: Sequence[int] = range(len(steps)) if active is None else active
         gone = [index for index in rows_to_step if self._lost[index]] if self.restarts is not None else []
         todo = iter([index for index in rows_to_step if index not in gone] if gone else rows_to_step)
-        result: Any = _NOTHING
+        result: Any = NOTHING
         while True:
             index = -1
             try:
                 for index in todo:
                     word[0] = base + index
-                    result = _NOTHING
+                    result = NOTHING
                     result = steps[index](actions[index])
                     observation, reward, terminated, truncated, _ = result
                     write(next_rows, index, observation)
@@ -194,7 +192,7 @@ class Stepper(SessionStepper[Session]):
                         ended[index] = (bool(terminated), bool(truncated))
                 break
             except (Exception, SystemExit) as error:
-                failures.append((index, _explained(error, result)))
+                failures.append((index, explained(error, result)))
         if failures:
             self._reseat_all(failures)
         lost = [*gone, *(index for index, _ in failures)]
@@ -262,24 +260,6 @@ class Stepper(SessionStepper[Session]):
                 value = value[name]
             rows.arrays["next", *key][index, step] = value
 
-    def _note_ends(self, frame: Frame, ended: dict[int, tuple[bool, bool]]) -> None:
-        frame.has_ends = True
-        for index, (terminated, truncated) in ended.items():
-            for flag, value in (("terminated", terminated), ("truncated", truncated), ("done", True)):
-                if value:
-                    for flags in frame.by_flag[flag]:
-                        flags[index] = True
-            frame.returns[index] = self._returns[index]
-            frame.lengths[index] = self._frames[index]
-
-    def _frame(self, rows: BlockRows, step: int) -> Frame:
-        frame = rows.frames.get(step)
-        if frame is None:
-            roots = rows.root if step + 1 < self._num_steps else self._carry.root
-            at = step + 1 if step + 1 < self._num_steps else 0
-            frame = rows.frames[step] = Frame(rows, step, [array[:, at] for array in roots])
-        return frame
-
     def _reset_rows(self, indices: Iterable[int], roots: list[Array], seeds: list[int | None] | None) -> None:
         faults = Faults(self.first_env)
         for index in indices:
@@ -299,56 +279,18 @@ class Stepper(SessionStepper[Session]):
     def _reset_row(self, roots: list[Array], index: int, seed: int | None) -> None:
         self._write(roots, index, self.sessions[index].reset(seed))
         if self.rules.check_finite:
-            self._refuse_non_finite_root(roots, index)
+            refuse_non_finite_root(zip(self._root_keys, roots, strict=True), index)
 
     def _refuse_non_finite(self, rows: BlockRows, start: int, stop: int, active: list[int] | None) -> None:
         chunks = rows.frames[start].floats if stop == start + 1 else rows.floats_of(start, stop)
-        for key, chunk in chunks:
-            if not all_finite(chunk if active is None else chunk[active]):
-                bad = ~np.isfinite(chunk)
-                index = next(row for row in (active or range(len(chunk))) if bad[row].any())
-                faults = Faults(self.first_env)
-                faults.add(_non_finite(("next", *key), chunk[index][bad[index]].ravel()[0]), index, "step")
-                faults.raise_if_any()
-
-    def _refuse_non_finite_root(self, roots: list[Array], index: int) -> None:
-        description = self.sessions[0].description
-        for (key, _), root in zip(description.observation, roots, strict=True):
-            if root.dtype.kind in "fc" and not all_finite(root[index]):
-                row = np.asarray(root[index]).ravel()
-                raise _non_finite(key, row[~np.isfinite(row)][0])
+        found = first_non_finite(chunks, active)
+        if found is not None:
+            index, error = found
+            faults = Faults(self.first_env)
+            faults.add(error, index, "step")
+            faults.raise_if_any()
 
 
 def _nested_leaves(description: EnvDescription) -> tuple[Key, ...]:
     """Rewards and flags below the root, which an environment of ours hands out with its observation."""
     return tuple(key for key, _ in (*description.reward, *description.done) if len(key) > 1)
-
-
-def _explained(error: BaseException, result: Any) -> BaseException:
-    """An error of user code as it is; one that arose here, from what `step` gave, in words that say what was expected."""
-    if result is _NOTHING or error.__traceback__ is None or error.__traceback__.tb_next is not None:
-        return error
-    kinds = (
-        ", ".join(type(each).__name__ for each in result)
-        if isinstance(result, tuple)
-        else type(result).__name__
-    )
-    return TypeError(
-        f"step gave ({kinds}); expected are observation, reward (one number), terminated, truncated (one boolean each), "
-        f"info: {error}"
-    )
-
-
-_SMALL_BYTES = 4096
-
-
-def all_finite(values: Array) -> bool:
-    """Whether an array holds neither NaN nor infinity. For small arrays a search in bytes is quicker than a reduction."""
-    finite = np.isfinite(values)
-    return b"\0" not in finite.tobytes() if finite.size <= _SMALL_BYTES else bool(finite.all())
-
-
-def _non_finite(key: Key, value: Any) -> ValueError:
-    return ValueError(
-        f"{spelled(key)} holds {value}: only finite numbers are stored. Use check_finite=False to allow it."
-    )
