@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from rollout_worker.envs.batch_asking import BatchAsking
 from rollout_worker.envs.block_engine import BlockEngine
 from rollout_worker.envs.engine import Engine, ResetOrder
+from rollout_worker.envs.rolling import truncate_last
 from rollout_worker.envs.spec_leaves import as_device
 from rollout_worker.envs.stacking import stacked, updated
 from rollout_worker.envs.transitions import RESET, STEP, keep_entries, keep_unknown, names_of, put
@@ -144,7 +145,7 @@ class BatchedEnv(BatchAsking):
             if isinstance(engine, BlockEngine) and engine.can_run_open():
                 found = engine.run_open(max_steps, self.full_action_spec)
                 if options.get("set_truncated"):
-                    self._truncate_last(found)
+                    truncate_last(self, found)
                 return found
         return super().rollout(max_steps, policy, callback, **options)
 
