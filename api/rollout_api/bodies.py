@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from email.message import Message
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import yaml
 from starlette.requests import Request
 
 from rollout_api.errors import Kind, Problem
+from rollout_contract.json_text import without_repeats
 
 JSON_TYPES: Final = frozenset({"application/json"})
 YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
@@ -82,7 +83,7 @@ def parse_json(body: bytes) -> object:
     try:
         return json.loads(
             _text_of(body),
-            object_pairs_hook=_without_repeats,
+            object_pairs_hook=without_repeats,
             parse_constant=_no_constant,
             parse_int=_integer,
         )
@@ -111,15 +112,6 @@ def _text_of(body: bytes) -> str:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is no UTF-8") from error
-
-
-def _without_repeats(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key[:80]!r} stands twice in one object")
-        found[key] = value
-    return found
 
 
 def _no_constant(text: str) -> Any:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rollout_contract.errors import WeightsRejected
+from rollout_contract.json_text import RepeatedKey, without_repeats
 from rollout_contract.messages import Layout
 from rollout_contract.wire import ITEM_BYTES, MAX_DIMENSIONS
 
 MAX_HEADER_BYTES: Final = 16 * 1024 * 1024
 MAX_TENSORS: Final = 100_000
 MAX_PROBLEMS: Final = 200
+NOTES: Final = "__metadata__"
+"""The one name that describes no tensor: text by names, which nobody here reads."""
 
 DTYPES: Final[Mapping[str, str]] = {
     "BOOL": "bool",
@@ -101,16 +104,19 @@ def parse_header(head: bytes | bytearray | memoryview) -> WeightsHeader:
     if size is None or len(head) < size:
         raise WeightsRejected([f"{_NOT}: it ends after {len(head)} bytes, inside of its header"])
     try:
-        document = json.loads(bytes(head[_LENGTH.size : size]).decode("utf-8"))
+        document = json.loads(
+            bytes(head[_LENGTH.size : size]).decode("utf-8"), object_pairs_hook=without_repeats
+        )
+    except RepeatedKey as error:
+        raise WeightsRejected([f"the header: {error}, so it does not say which one counts"]) from error
     except (ValueError, RecursionError) as error:
         raise WeightsRejected([f"{_NOT}: its header is no JSON ({error})"]) from error
     if not isinstance(document, dict):
         raise WeightsRejected([f"{_NOT}: its header is a JSON {type(document).__name__}"])
-    document.pop("__metadata__", None)
+    problems = _problems_of_notes(document.pop(NOTES, {}))
     if len(document) > MAX_TENSORS:
         raise WeightsRejected([f"{len(document)} tensors: at most {MAX_TENSORS} are allowed"])
     entries: dict[str, Entry] = {}
-    problems: list[str] = []
     for name, fields in document.items():
         entry = _entry_of(fields, size)
         if isinstance(entry, str):
@@ -127,6 +133,16 @@ def parse_header(head: bytes | bytearray | memoryview) -> WeightsHeader:
 def problems_of(header: WeightsHeader, layout: Layout | None) -> list[str]:
     """What does not fit the job's layout, every key with expected and found; empty if all fits or none is declared."""
     return layout.differences(header.layout)[:MAX_PROBLEMS] if layout is not None else []
+
+
+def _problems_of_notes(notes: object) -> list[str]:
+    if not isinstance(notes, dict):
+        return [f"{NOTES}: it is to map text to text, and is {notes!r:.80}"]
+    return [
+        f"{NOTES}: {name!r:.80} is to be text, and is {value!r:.80}"
+        for name, value in notes.items()
+        if not isinstance(value, str)
+    ]
 
 
 def _entry_of(fields: object, base: int) -> Entry | str:

@@ -132,19 +132,19 @@ def test_damage_is_a_frame_error_and_nothing_else(data):
         wire.decode(frame)
 
 
-def forged(change) -> bytes:
-    """A frame whose header was changed and whose digest is right."""
+def forged(change, change_text=lambda text: text) -> bytes:
+    """A frame whose header was changed (as a document, then as text) and whose digest is right."""
     good = wire.encode(header(), [leaf(), leaf("b", "int64", (2, 3))])
     length = int.from_bytes(good[4:8], "little")
     document = json.loads(good[8 : 8 + length])
     body = good[wire.aligned(8 + length) :]
     change(document)
     document["digest"] = "0" * 16
-    text = json.dumps(document, separators=(",", ":")).encode()
+    text = change_text(json.dumps(document, separators=(",", ":"))).encode()
     prefix = bytearray(wire.aligned(8 + len(text)))
     prefix[:8] = b"ROL1" + len(text).to_bytes(4, "little")
     prefix[8 : 8 + len(text)] = text
-    prefix[19:35] = wire._digest_of(memoryview(prefix), [body])
+    prefix[19:35] = wire.prefix.digest_of(memoryview(prefix), [body])
     return bytes(prefix) + body
 
 
@@ -203,6 +203,23 @@ def put(*path_and_value):
 def test_a_header_that_lies_is_named(change, message):
     with pytest.raises(FrameError, match=message):
         wire.decode(forged(change))
+
+
+@pytest.mark.parametrize(
+    ("text", "again"),
+    [
+        pytest.param('"frames":6', '"frames":6,"frames":6', id="at the top"),
+        pytest.param('"count":0', '"count":0,"count":0', id="below"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(text, again):
+    def change(written: str) -> str:
+        assert text in written
+        return written.replace(text, again)
+
+    key = text.split(":")[0].strip('"')
+    with pytest.raises(FrameError, match=f"the key '{key}' stands twice in one object"):
+        wire.decode(forged(lambda document: None, change_text=change))
 
 
 def test_lengths_that_unpack_to_too_much_are_refused():

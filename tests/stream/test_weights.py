@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 import threading
 
@@ -255,14 +256,39 @@ def test_other_bytes_than_safetensors_are_refused(rig, data, message):
             id="backwards",
         ),
         pytest.param({"w": 3}, "no object", id="number"),
+        pytest.param({"__metadata__": ["pt"]}, "is to map text to text", id="metadata that is no mapping"),
+        pytest.param({"__metadata__": None}, "is to map text to text", id="metadata that is null"),
+        pytest.param(
+            {"__metadata__": {"format": "pt", "epoch": 3}}, "'epoch' is to be text, and is 3", id="metadata"
+        ),
     ],
 )
 def test_a_header_that_lies_is_refused(fields, message):
-    import json
-
-    text = json.dumps(fields).encode()
     with pytest.raises(WeightsRejected, match=message):
-        safetensors.parse_header(struct.pack("<Q", len(text)) + text)
+        parsed(json.dumps(fields))
+
+
+def parsed(text: str) -> safetensors.WeightsHeader:
+    return safetensors.parse_header(struct.pack("<Q", len(text)) + text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        pytest.param('{"w": ENTRY, "w": ENTRY}', "w", id="a tensor"),
+        pytest.param('{"w": {"dtype": "F32", "dtype": "U8"}}', "dtype", id="a tensor's field"),
+        pytest.param('{"__metadata__": {"a": "1", "a": "2"}}', "a", id="metadata"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(text, key):
+    entry = '{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+    with pytest.raises(WeightsRejected, match=f"the key '{key}' stands twice in one object"):
+        parsed(text.replace("ENTRY", entry))
+
+
+def test_notes_are_no_tensors():
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    assert list(parsed(json.dumps({"__metadata__": {"format": "pt"}, "w": entry})).entries) == ["w"]
 
 
 # --- the asyncio twin
