@@ -14,6 +14,8 @@ from rollout_contract import names
 from rollout_contract.errors import Fault
 
 ALL_NAMESPACES: Final = "*"
+LOG_LEVEL: Final = "ROLLOUT_LOG_LEVEL"
+LOG_FORMAT: Final = "ROLLOUT_LOG_FORMAT"
 
 T = TypeVar("T")
 
@@ -44,14 +46,15 @@ class EnvironReader:
         """True or false; false if unset."""
         return self.read(name, one_of("true", "false"), "false", "true or false") == "true"
 
-    def log_level(self) -> str:
-        """ROLLOUT_LOG_LEVEL, as `logging` spells it; INFO if unset."""
+    def log_level(self, name: str = LOG_LEVEL) -> str:
+        """ROLLOUT_LOG_LEVEL (or another variable), as `logging` spells it; INFO if unset."""
         levels = one_of("debug", "info", "warning", "error")
-        return self.read("ROLLOUT_LOG_LEVEL", levels, "info", "DEBUG, INFO, WARNING or ERROR").upper()
+        return self.read(name, levels, "info", "DEBUG, INFO, WARNING or ERROR").upper()
 
-    def logs_as_json(self) -> bool:
-        """ROLLOUT_LOG_FORMAT; JSON if unset."""
-        return self.read("ROLLOUT_LOG_FORMAT", one_of("json", "text"), "json", "json or text") == "json"
+    def logs_as_json(self, *, default: bool = True) -> bool:
+        """ROLLOUT_LOG_FORMAT; JSON if unset, or what `default` says."""
+        unset = "json" if default else "text"
+        return self.read(LOG_FORMAT, one_of("json", "text"), unset, "json or text") == "json"
 
     def namespaces(self, own: str) -> tuple[str, ...]:
         """ROLLOUT_NAMESPACES; empty for all of them, the own one (if there is one) if unset."""

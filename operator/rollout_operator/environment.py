@@ -55,8 +55,9 @@ def settings_from(environ: Mapping[str, str]) -> ProgramSettings:
     if not read.text("ROLLOUT_REDIS_URL"):
         read.fault("ROLLOUT_REDIS_URL", "is needed: the server of jobs that name none")
     ca_secret = read.read("ROLLOUT_WORKER_REDIS_CA_SECRET", _key_ref("ca.crt"), None, "a Secret: name[/key]")
+    as_json = read.logs_as_json()
     settings = ProgramSettings(
-        operator=_operator_settings(read, address or ServerAddress(), ca_secret),
+        operator=_operator_settings(read, address or ServerAddress(), ca_secret, as_json=as_json),
         namespaces=namespaces,
         own_namespace=own,
         redis=_with_credentials(read, address or ServerAddress()),
@@ -67,7 +68,7 @@ def settings_from(environ: Mapping[str, str]) -> ProgramSettings:
         http_host=read.text("ROLLOUT_HTTP_HOST", "0.0.0.0"),  # noqa: S104
         http_port=read.read("ROLLOUT_HTTP_PORT", port_of, 8080, "a port, or 0 for any"),
         log_level=read.log_level(),
-        log_as_json=read.logs_as_json(),
+        log_as_json=as_json,
     )
     if read.faults:
         raise SpecError(read.faults)
@@ -75,7 +76,7 @@ def settings_from(environ: Mapping[str, str]) -> ProgramSettings:
 
 
 def _operator_settings(
-    read: EnvironReader, address: ServerAddress, ca_secret: KeyRef | None
+    read: EnvironReader, address: ServerAddress, ca_secret: KeyRef | None, *, as_json: bool
 ) -> OperatorSettings:
     host = read.text("ROLLOUT_WORKER_REDIS_HOST", address.host)
     return OperatorSettings(
@@ -93,6 +94,8 @@ def _operator_settings(
         worker_image=read.text("ROLLOUT_WORKER_IMAGE"),
         default_cpus=read.read("ROLLOUT_WORKER_DEFAULT_CPUS", _positive, 1, "a whole number from 1 on"),
         grace_s=read.read("ROLLOUT_WORKER_GRACE_SECONDS", _positive, 60, "a whole number of seconds"),
+        worker_log_format="json" if as_json else "text",
+        worker_log_level=read.log_level("ROLLOUT_WORKER_LOG_LEVEL"),
         gateway_url=read.text("ROLLOUT_GATEWAY_URL"),
         observe_interval_s=float(
             read.read("ROLLOUT_OBSERVE_SECONDS", _positive, 10, "a whole number of seconds")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollout_contract import names, podenv, quantities
+from rollout_contract.environ import LOG_FORMAT, LOG_LEVEL
 from rollout_contract.names import JobRef
 from rollout_contract.pod_template import gpu_limits, worker_container
 from rollout_contract.podenv import StreamAddress, WorkerDocument
@@ -239,6 +240,8 @@ def _variables(
 ) -> list[Document]:
     threads = str(_cpus(group, settings, ("requests", "limits")))
     ours: list[Document] = [{"name": key, "value": text} for key, text in podenv.to_env(document).items()]
+    logs = {LOG_FORMAT: settings.worker_log_format, LOG_LEVEL: settings.worker_log_level}
+    ours += ({"name": key, "value": text} for key, text in logs.items() if text)
     ours.append({"name": podenv.NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}})
     secret = redis_secret(job, settings)
     if secret is not None:

@@ -34,6 +34,10 @@ class OperatorSettings:
     health: HealthAddress = field(default_factory=lambda: DEFAULT_HEALTH)
     grace_s: int = 60
     """How long a worker may take from SIGTERM to its end, where its template does not say."""
+    worker_log_format: str = ""
+    """`json` or `text`; empty: what a worker does by itself (text)."""
+    worker_log_level: str = ""
+    """As `logging` spells it; empty: INFO."""
     gateway_url: str = ""
     """Base URL of the gateway; empty: there is none."""
     observe_interval_s: float = 10.0

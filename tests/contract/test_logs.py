@@ -26,3 +26,11 @@ def test_an_exception_brings_its_traceback():
         line = JsonFormatter().format(_record("it failed", exc_info=sys.exc_info()))
 
     assert json.loads(line)["error"].endswith("ValueError: boom")
+
+
+def test_fields_stand_beside_the_message_and_never_hide_it():
+    record = _record("ready")
+    record.fields = {"frames": 7, "message": "forged", "worker": "forged"}
+    line = json.loads(JsonFormatter({"worker": "default-0-0"}).format(record))
+
+    assert (line["message"], line["frames"], line["worker"]) == ("ready", 7, "default-0-0")

@@ -69,6 +69,7 @@ def test_all_namespaces():
         pytest.param({"ROLLOUT_HTTP_PORT": "99999"}, "ROLLOUT_HTTP_PORT", id="a port"),
         pytest.param({"ROLLOUT_OBSERVE_SECONDS": "0"}, "ROLLOUT_OBSERVE_SECONDS", id="an interval"),
         pytest.param({"ROLLOUT_LOG_LEVEL": "loud"}, "ROLLOUT_LOG_LEVEL", id="a level"),
+        pytest.param({"ROLLOUT_WORKER_LOG_LEVEL": "9"}, "ROLLOUT_WORKER_LOG_LEVEL", id="a worker's level"),
         pytest.param(
             {"ROLLOUT_WORKER_REDIS_SECRET": "A B"}, "ROLLOUT_WORKER_REDIS_SECRET", id="a secret's name"
         ),

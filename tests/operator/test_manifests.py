@@ -118,6 +118,13 @@ def test_processors(env, resources, processes, threads):
     assert variables_of(pod)["OMP_NUM_THREADS"] == threads
 
 
+def test_what_the_operator_says_of_logs_is_handed_on():
+    assert not [name for name in variables_of(pod_of(make_job())) if name.startswith("ROLLOUT_LOG")]
+    settings = replace(SETTINGS, worker_log_format="json", worker_log_level="DEBUG")
+    variables = variables_of(pod_of(make_job(), settings=settings))
+    assert (variables["ROLLOUT_LOG_FORMAT"], variables["ROLLOUT_LOG_LEVEL"]) == ("json", "DEBUG")
+
+
 def test_the_users_template_stands_and_ours_is_added():
     template = {
         "metadata": {

@@ -17,7 +17,7 @@ from rollout_contract.errors import StreamError
 from rollout_contract.messages import HEARTBEAT_S, Heartbeat
 from rollout_contract.podenv import WorkerDocument
 from rollout_stream.writer import StreamWriter
-from rollout_worker.loop import Standing
+from rollout_worker.standing import Standing
 
 log = logging.getLogger(__name__)
 

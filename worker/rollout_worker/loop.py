@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol, assert_never
 
 from rollout_contract import wire
@@ -21,7 +21,9 @@ from rollout_worker import pacing
 from rollout_worker.collectors.sync import Batch, Stopped, SyncCollector
 from rollout_worker.framing import Framer, Stamp
 from rollout_worker.health import Vitals
+from rollout_worker.journal import Journal
 from rollout_worker.shutdown import StopRequest
+from rollout_worker.standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -46,20 +48,6 @@ class Seeder(Protocol):
         """Seed the policy's randomness for an epoch; the seeds of the environments."""
 
 
-@dataclass
-class Standing:
-    """What the heartbeat tells, and what the next decision depends on."""
-
-    state: WorkerState = WorkerState.STARTING
-    loaded_version: int = 0
-    rejected_version: int = 0
-    seed_epoch: int = -1
-    """-1: not seeded yet, so that the first news leads to seeding."""
-    frames: int = 0
-    frames_per_second: float = 0.0
-    last_error: str = ""
-
-
 class WorkerLoop:
     """Makes batches until the job's frames are complete, or the worker is asked to stop."""
 
@@ -74,11 +62,14 @@ class WorkerLoop:
         vitals: Vitals,
         stop: StopRequest,
         beat: Callable[[Standing], Heartbeat],
+        restarts: Callable[[], int] = lambda: 0,
         appended_before: int = 0,
     ) -> None:
-        """`appended_before` are the frames that earlier attempts of the slot have appended."""
+        """`restarts` counts environments that were replaced; `appended_before` are the frames that earlier attempts of the
+        slot have appended."""
         self.document = document
         self.standing = Standing()
+        self.journal = Journal(document, lambda: self.standing, restarts)
         self._writer = writer
         self._collector = collector
         self._loader = loader
@@ -208,19 +199,25 @@ class WorkerLoop:
         if reply.status in (AppendStatus.OK, AppendStatus.DUPLICATE, AppendStatus.DROPPED):
             self._appended += batch.frames
         if reply.status is AppendStatus.OK:
-            now = time.monotonic()
-            rate = batch.frames / max(now - self._batch_started, 1e-9)
+            seconds = time.monotonic() - self._batch_started
+            rate = batch.frames / max(seconds, 1e-9)
             before = self.standing.frames_per_second
+            self.standing.batches += 1
             self.standing.frames += batch.frames
+            if self.standing.batches == 1:
+                self.journal.first_batch(seconds)
             self.standing.frames_per_second = (
                 _RATE_MEMORY * before + (1 - _RATE_MEMORY) * rate if before else rate
             )
 
     def _reseed(self, seed: int, seed_epoch: int) -> None:
         self._collector.reset(self._seeder(seed, seed_epoch))
+        if self.standing.seed_epoch >= 0:
+            self.journal.seeded(seed_epoch)
         self.standing.seed_epoch = seed_epoch
 
     def _load(self, version: int) -> None:
+        started = time.monotonic()
         try:
             self._loader.load(version)
         except WeightsRejected as error:
@@ -235,6 +232,7 @@ class WorkerLoop:
             self.standing = replace(self.standing, rejected_version=version, last_error=str(error)[:512])
         else:
             self.standing.loaded_version = version
+            self.journal.loaded(version, time.monotonic() - started)
 
     def _idle(self, state: WorkerState) -> None:
         """Wait in this state; once the worker's share is used up, readers of rounds must know at once that no more comes."""
@@ -246,6 +244,8 @@ class WorkerLoop:
         self._turn(state)
 
     def _turn(self, state: WorkerState) -> None:
+        if state is not self.standing.state:
+            self.journal.turned(state)
         self.standing.state = state
         self._vitals.turn(state)
 

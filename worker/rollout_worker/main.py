@@ -9,23 +9,28 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
-import sys
+import signal
 import traceback
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from rollout_contract import podenv
+from rollout_contract.environ import EnvironReader
+from rollout_contract.errors import SpecError
 from rollout_contract.exits import ExitCode
+from rollout_contract.logs import set_up_logs
 from rollout_contract.podenv import WorkerDocument
 from rollout_worker.entrypoints import add_code_dirs
 from rollout_worker.health import Vitals, serve_health
+from rollout_worker.journal import start_words
 from rollout_worker.last_words import exit_code_of, leave, text_of
 from rollout_worker.shutdown import StopRequest, stop_on_signals
 
 if TYPE_CHECKING:
     from rollout_stream.writer import StreamWriter
     from rollout_worker.envs.vector import VectorEnv
+    from rollout_worker.loop import WorkerLoop
 
 log = logging.getLogger("rollout_worker")
 
@@ -37,17 +42,17 @@ _DEFAULT_LOG = "/dev/termination-log"
 def main() -> int:
     """Run the worker of this process' environment; its exit code (see `exits`)."""
     faulthandler.enable()
-    logging.basicConfig(
-        level=os.environ.get("ROLLOUT_LOG_LEVEL", "INFO"), format=_LOG_FORMAT, stream=sys.stderr
-    )
     words_path = os.environ.get(
         podenv.TERMINATION_LOG, _DEFAULT_LOG if os.path.exists(_DEFAULT_LOG) else None
     )
     secrets = (os.environ.get(podenv.REDIS_PASSWORD, ""),)
     name = "?"
     try:
+        _set_up_logs(os.environ)
         document = podenv.from_env(os.environ)
         name = str(document.worker)
+        _set_up_logs(os.environ, document)
+        log.info("%s", start_words(document))
         return _run(document, os.environ)
     except Exception as error:
         code = exit_code_of(error)
@@ -60,7 +65,18 @@ def main() -> int:
         return code
 
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+def _set_up_logs(environ: Mapping[str, str], document: WorkerDocument | None = None) -> None:
+    """As the operator's settings say, which it hands on; lines for people where nobody said anything. SpecError."""
+    read = EnvironReader(environ)
+    level, as_json = read.log_level(), read.logs_as_json(default=False)
+    fields = {} if document is None else {"job": str(document.job), "worker": str(document.worker)}
+    set_up_logs(level=level, as_json=as_json, quiet=_QUIET_LOGGERS, fields=fields)
+    if read.faults:
+        raise SpecError(read.faults)
+
+
+_QUIET_LOGGERS = ("asyncio", "redis", "urllib3", "matplotlib", "numba")
+"""Loggers of libraries that tell of each step of theirs at DEBUG."""
 
 
 def _run(document: WorkerDocument, environ: Mapping[str, str]) -> ExitCode:
@@ -72,10 +88,7 @@ def _run(document: WorkerDocument, environ: Mapping[str, str]) -> ExitCode:
         stack.enter_context(serve_health(document.health, vitals, port_file=environ.get(podenv.HEALTH_FILE)))
         envs = stack.enter_context(_open_envs(document, environ))
         finished = _work(document, environ, envs, vitals, stop)
-    if finished:
-        return ExitCode.FINISHED
-    log.info("worker %s drained on signal %s", document.worker, stop.signal_number)
-    return ExitCode.DRAINED
+    return ExitCode.FINISHED if finished else ExitCode.DRAINED
 
 
 def _open_envs(document: WorkerDocument, environ: Mapping[str, str]) -> VectorEnv:
@@ -131,12 +144,39 @@ def _work(
             vitals=vitals,
             stop=stop,
             beat=pulse.beat,
+            restarts=_restarts_of(envs),
             appended_before=_appended_before(document, writer),
         )
-        with pulse.kept(lambda: loop.standing):
-            finished = loop.run()
+        with pulse.kept(lambda: loop.standing), loop.journal.kept():
+            finished = _run_told(loop, stop)
             writer.heartbeat(pulse.beat(loop.standing))
         return finished
+
+
+def _run_told(loop: WorkerLoop, stop: StopRequest) -> bool:
+    """Run the loop, and say in the log how it ended."""
+    try:
+        finished = loop.run()
+    except Exception as error:
+        loop.journal.ended(f"ends by {type(error).__name__}")
+        raise
+    number = stop.signal_number
+    drained = f"drained on {signal.Signals(number).name if number is not None else 'request'}"
+    loop.journal.ended("finished, the job's frames are complete" if finished else drained)
+    return finished
+
+
+def _restarts_of(envs: VectorEnv) -> Callable[[], int]:
+    """Counts environments that were replaced; where the environments are closed by now, as many as were known before."""
+    known = 0
+
+    def count() -> int:
+        nonlocal known
+        with suppress(RuntimeError):
+            known = sum(envs.restarts)
+        return known
+
+    return count
 
 
 def _appended_before(document: WorkerDocument, writer: StreamWriter) -> int:
