@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 
-from rollout_api import errors, openapi
+from rollout_api import error_handlers, openapi
 from rollout_api.auth import Auth
 from rollout_api.descriptions import JobDescriptions
 from rollout_api.feeds import Feeds
@@ -25,7 +25,7 @@ from rollout_api.metrics import Metrics
 from rollout_api.middleware import PUBLIC, Authentication, Guard, HostCheck, RequestLimits
 from rollout_api.reach import OneServer, Servers
 from rollout_api.readiness import Readiness
-from rollout_api.routes import episodes, events, health, jobs, page, seed, status, stream, weights
+from rollout_api.routes import episodes, events, health, jobs, lifecycle, page, seed, status, stream, weights
 from rollout_api.settings import ApiSettings, SettingsError
 from rollout_api.store import JobStore
 from rollout_api.ttl_cache import TtlCache
@@ -37,6 +37,7 @@ DISTRIBUTION: Final = "rolloutjob"
 
 ROUTERS: Final = (
     jobs.router,
+    lifecycle.router,
     status.router,
     stream.router,
     events.router,
@@ -97,7 +98,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.gateway = gateway
-    errors.install(app)
+    error_handlers.install(app)
     for router in ROUTERS:
         app.include_router(router)
     _check_rights(app)

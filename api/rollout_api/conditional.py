@@ -25,6 +25,11 @@ def version_to_match(header: str | None, what: str) -> int | None:
     return int(value)
 
 
+def tag_to_match(header: str | None) -> str | None:
+    """The tag of an `If-Match` header, quoted or bare; None without one, or for `*`. Any text may be a tag."""
+    return None if header is None or header.strip() == "*" else header.strip().strip('"')
+
+
 def matches_none(header: str | None, tag: str) -> bool:
     """Whether an `If-None-Match` header names this tag (without quotes): the client has it already."""
     if header is None:

@@ -18,7 +18,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollout_api.auth import Auth
-from rollout_api.errors import Kind, Problem, internal_problem, unauthenticated, unavailable
+from rollout_api.error_handlers import internal_problem
+from rollout_api.errors import Kind, Problem, unauthenticated, unavailable
 from rollout_api.identity import Identity
 from rollout_api.settings import ApiSettings, Limits
 from rollout_api.store import StoreUnavailable

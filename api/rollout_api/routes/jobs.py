@@ -1,4 +1,4 @@
-"""Jobs themselves: list, read, create, patch, delete; and the sugar over `spec.suspend`."""
+"""Jobs themselves: list, read, create, patch, delete."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import JSONResponse
 
 from rollout_api import bodies
-from rollout_api.conditional import entity_tag
-from rollout_api.errors import Kind, Problem, documented, spec_problem
+from rollout_api.conditional import entity_tag, tag_to_match
+from rollout_api.errors import Kind, Problem, documented
 from rollout_api.gateway import (
     Allowed,
     ChecksItself,
@@ -23,23 +23,18 @@ from rollout_api.gateway import (
     TheStore,
 )
 from rollout_api.listing import list_visible
-from rollout_api.merge_patch import merged
 from rollout_api.models import JobList, ListMeta
 from rollout_api.openapi import JOB_EXAMPLE
-from rollout_api.store import Conflict, JobPage, JobStore, LabelSelector, Unsupported
+from rollout_api.patching import ThePatcher, check_patch
+from rollout_api.store import Conflict, JobPage, LabelSelector, Unsupported
 from rollout_contract.errors import Fault, SpecError
-from rollout_contract.json_check import DocumentTooLarge, json_faults
-from rollout_contract.messages import EndKind
-from rollout_contract.spec import RolloutJob, faults_of_update, parse_manifest
-from rollout_contract.status import ConditionType, Reason, is_finished, is_true
+from rollout_contract.spec import RolloutJob, parse_manifest
 
 router = APIRouter(tags=["jobs"])
 JOBS: Final = "/v1/namespaces/{namespace}/rolloutjobs"
 JOB: Final = JOBS + "/{name}"
 
 MAX_PAGE: Final = 500
-MAX_TRIES: Final = 5
-"""A patch that names no resource version is tried again this often when the job changes under it."""
 
 DryRun = Annotated[
     Literal["All"] | None,
@@ -226,85 +221,16 @@ async def get_job(job: TheJobNow) -> JSONResponse:
     openapi_extra=_PATCH_BODY,
 )
 async def patch_job(
-    request: Request,
-    namespace: Namespace,
-    name: JobName,
-    gateway: TheGateway,
-    store: TheStore,
-    dry_run: DryRun = None,
-    if_match: IfMatch = None,
+    request: Request, patcher: ThePatcher, dry_run: DryRun = None, if_match: IfMatch = None
 ) -> JSONResponse:
     """A JSON merge patch of spec, labels and annotations, such as `{"spec": {"replicas": 4}}`.
 
     With `metadata.resourceVersion` in the patch (409), or `If-Match` (412), it is refused if the job has changed since.
     """
     patch = await bodies.read_merge_patch(request)
-    _check_patch(patch)
-    job = await _patched(
-        store, namespace, name, patch, dry_run=dry_run is not None, if_match=_tag_of(if_match)
-    )
-    gateway.forget(job)
+    check_patch(patch)
+    job = await patcher.apply(patch, dry_run=dry_run is not None, if_match=tag_to_match(if_match))
     return job_response(job)
-
-
-def _check_patch(patch: Mapping[str, Any]) -> None:
-    try:
-        faults = list(json_faults(patch).values())
-    except DocumentTooLarge as error:
-        faults = [error.fault]
-    if "status" in patch:
-        faults.append(Fault("status", None, "is written by the operator alone: leave it out"))
-    if "metadata" in patch and not isinstance(patch["metadata"], dict):
-        faults.append(Fault("metadata", patch["metadata"], "must be a mapping"))
-    if faults:
-        raise spec_problem(faults)
-
-
-def _tag_of(header: str | None) -> str | None:
-    return None if header is None or header.strip() == "*" else header.strip().strip('"')
-
-
-async def _patched(
-    store: JobStore,
-    namespace: str,
-    name: str,
-    patch: Mapping[str, Any],
-    *,
-    dry_run: bool = False,
-    if_match: str | None = None,
-) -> RolloutJob:
-    """The job after the patch. One that names no version is put on the newest, again where that was overtaken."""
-    named = patch.get("metadata", {}).get("resourceVersion")
-    tries = 1 if named is not None or if_match is not None else MAX_TRIES
-    while True:
-        tries -= 1
-        old = await store.get(namespace, name)
-        version = old.metadata.resource_version or ""
-        if if_match is not None and if_match != version:
-            raise Problem(
-                Kind.PRECONDITION_FAILED,
-                f"The job's resource version is {version}, not {if_match[:64]}: read it again.",
-                members={"resourceVersion": version},
-            )
-        if named is not None and named != version:
-            raise _changed(version)
-        new = parse_manifest(merged(old.to_document(), patch))
-        if faults := faults_of_update(old, new):
-            raise spec_problem(faults, Kind.IMMUTABLE)
-        try:
-            return await store.patch(namespace, name, patch, resource_version=version, dry_run=dry_run)
-        except Conflict as error:
-            if tries == 0:
-                raise _changed(None) from error
-
-
-def _changed(version: str | None) -> Problem:
-    now = f" Its resource version is {version} now." if version else ""
-    return Problem(
-        Kind.CONFLICT,
-        f"The job was changed meanwhile.{now} Read it again and repeat the change.",
-        members={"resourceVersion": version} if version else {},
-    )
 
 
 @router.delete(
@@ -324,7 +250,7 @@ async def delete_job(
     if_match: IfMatch = None,
 ) -> JSONResponse:
     """Ask for the job's end: workers are drained and its data goes with it. Answers the job as it was."""
-    version = _tag_of(if_match)
+    version = tag_to_match(if_match)
     try:
         job = await store.delete(namespace, name, resource_version=version)
     except Conflict as error:
@@ -333,61 +259,3 @@ async def delete_job(
         raise Problem(Kind.PRECONDITION_FAILED, str(error)) from error
     gateway.forget(job)
     return job_response(job)
-
-
-@router.post(
-    JOB + "/suspend",
-    summary="Suspend a job",
-    tags=["lifecycle"],
-    response_model=RolloutJob,
-    dependencies=[Depends(Allowed("patch"))],
-    responses=documented(Kind.NOT_FOUND, Kind.CONFLICT, Kind.IMMUTABLE, Kind.UNAVAILABLE),
-)
-async def suspend_job(
-    namespace: Namespace, name: JobName, gateway: TheGateway, store: TheStore
-) -> JSONResponse:
-    """Workers finish their batches and go; everything else stays. `Suspended` is True once none is left."""
-    job = await _patched(store, namespace, name, {"spec": {"suspend": True}})
-    gateway.forget(job)
-    return job_response(job)
-
-
-@router.post(
-    JOB + "/resume",
-    summary="Resume a job",
-    tags=["lifecycle"],
-    response_model=RolloutJob,
-    dependencies=[Depends(Allowed("patch"))],
-    responses=documented(Kind.NOT_FOUND, Kind.CONFLICT, Kind.IMMUTABLE, Kind.UNAVAILABLE),
-)
-async def resume_job(
-    namespace: Namespace, name: JobName, gateway: TheGateway, store: TheStore
-) -> JSONResponse:
-    """Workers are made again, and go on where the job was."""
-    job = await _patched(store, namespace, name, {"spec": {"suspend": False}})
-    gateway.forget(job)
-    return job_response(job)
-
-
-@router.post(
-    JOB + "/complete",
-    summary="Complete a job with the frames it has",
-    tags=["lifecycle"],
-    status_code=202,
-    response_model=RolloutJob,
-    dependencies=[Depends(Allowed("patch"))],
-    responses=documented(Kind.NOT_FOUND, Kind.NOT_POSSIBLE, Kind.UNAVAILABLE),
-)
-async def complete_job(job: TheJobNow, gateway: TheGateway) -> JSONResponse:
-    """No further batch is taken, readers come to their end, and the job becomes Complete."""
-    if is_true(job.status, ConditionType.FAILED):
-        raise Problem(Kind.NOT_POSSIBLE, "The job has failed; a finished job stays as it is.")
-    if not is_finished(job.status):
-        control = gateway.control(job)
-        await control.finish(
-            EndKind.FINISHED, reason=Reason.COMPLETED_BY_REQUEST, message="asked for at the gateway"
-        )
-        if (await control.read_control()).ended == EndKind.FAILED:
-            raise Problem(Kind.NOT_POSSIBLE, "The job has failed; a finished job stays as it is.")
-        gateway.forget(job)
-    return job_response(job, 202)
