@@ -6,25 +6,31 @@ that they say to the server and all that they understand of it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import (
     AppendReply,
-    AppendStatus,
     EndMarker,
     Heartbeat,
     Layout,
     Reservation,
-    ReserveStatus,
 )
 from rollout_contract.names import Slot, WorkerId
 from rollout_contract.wire import BatchHeader
 from rollout_stream.scripts import Script, keys_of, script
 from rollout_stream.settings import JobSettings, StreamLimits
+from rollout_stream.spelling import (
+    decimal,
+    episode_texts,
+    heartbeat_text,
+    limit_fields,
+    parse_append,
+    parse_reservation,
+    slot_field,
+)
 
 T = TypeVar("T")
 Command: TypeAlias = tuple[Any, ...]
@@ -209,7 +215,7 @@ class JobCalls:
         episodes, worker = header.episodes, header.worker
         return (
             len(self._all), *self._all, slot_field(worker.slot), worker.attempt, header.sequence, header.frames, size, want,
-            episodes.count, _decimal(episodes.return_sum), episodes.length_sum, header.policy_version[1],
+            episodes.count, decimal(episodes.return_sum), episodes.length_sum, header.policy_version[1],
             heartbeat_text(record) if record else "", "" if is_cut else header.seed_epoch, *episode_texts(header),
         )  # fmt: skip
 
@@ -275,70 +281,9 @@ class JobCalls:
         return self._script("reading weights", "lease", reader, wanted, seconds, parse=lambda a: a)
 
 
-def slot_field(slot: Slot) -> str:
-    """A slot as it stands in hashes: `<group>/<index>`."""
-    return f"{slot.group}/{slot.index}"
-
-
-def slot_of_field(field: str) -> Slot:
-    """The inverse of `slot_field`."""
-    group, _, index = field.rpartition("/")
-    return Slot(group, int(index))
-
-
-def limit_fields(limits: StreamLimits) -> dict[str, Any]:
-    """Fields of the control hash; an unset limit is an empty string."""
-    return {name: "" if value is None else value for name, value in asdict(limits).items()}
-
-
-def heartbeat_text(record: Heartbeat) -> str:
-    """The record as JSON, open at its end: the script adds the server's time as `seen`."""
-    document = asdict(record)
-    document.pop("seen")
-    return json.dumps(document, separators=(",", ":"))[:-1] + ',"seen":'
-
-
-def episode_texts(header: BatchHeader) -> list[str]:
-    """One JSON object per newest episode, open at its end: the script adds the job's frames so far as `frames`."""
-    base = {"policy_version": header.policy_version[1], "worker": str(header.worker.slot)}
-    return [
-        json.dumps({"return": json.loads(_decimal(value)), "length": length, **base}, separators=(",", ":"))[
-            :-1
-        ]
-        + ',"frames":'
-        for value, length in header.episodes.newest
-    ]
-
-
-def parse_reservation(answer: Sequence[bytes]) -> Reservation:
-    """The reservation that `news` in flow.lua wrote."""
-    status, granted, random, newest, seed, epoch, command, unacked, own = answer[:9]
-    return Reservation(
-        status=ReserveStatus(status.decode()),
-        granted=int(granted),
-        random=int(random),
-        newest_version=int(newest),
-        seed=int(seed),
-        seed_epoch=int(epoch),
-        command_epoch=int(command),
-        unacked_frames=int(unacked),
-        own_unacked_batches=int(own),
-    )
-
-
-def parse_append(answer: Sequence[Any]) -> AppendReply:
-    """The reply that append.lua wrote."""
-    return AppendReply(AppendStatus(answer[0].decode()), parse_reservation(answer[1]))
-
-
 def _joined(answer: Sequence[bytes]) -> Joined:
     return Joined(answer[0] == b"fenced", int(answer[1]), int(answer[2]), float(answer[3]))
 
 
 def _is_one(answer: Any) -> bool:
     return int(answer) == 1
-
-
-def _decimal(value: float) -> str:
-    """A number that the server can add and JSON can hold: what is not finite counts as 0."""
-    return repr(float(value)) if abs(value) < 1e300 else "0"

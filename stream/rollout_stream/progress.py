@@ -15,8 +15,9 @@ from rollout_contract.errors import StateLost
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import EndMarker, Heartbeat, WeightsRecord
 from rollout_contract.names import Slot
-from rollout_stream.calls import Commands, slot_of_field
+from rollout_stream.calls import Commands
 from rollout_stream.settings import StreamLimits
+from rollout_stream.spelling import slot_of_field
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ from rollout_contract.keys import JobKeys
 from rollout_contract.messages import AppendReply, Heartbeat, Layout, Reservation
 from rollout_contract.names import JobRef, Slot, WorkerId
 from rollout_contract.wire import BatchHeader, BytesLike
-from rollout_stream.calls import JobCalls, parse_append
+from rollout_stream.calls import JobCalls
 from rollout_stream.connection import ServerAddress, is_out_of_memory, translated
 from rollout_stream.packing import CommandPacker, Pieces
 from rollout_stream.scripts import script
 from rollout_stream.session import Backoff, Retry, Session, Stop
+from rollout_stream.spelling import parse_append
 
 PATIENCE_S: Final = 120.0
 """How long a writer waits for a server that is away before it gives up."""
