@@ -35,7 +35,7 @@ class Findings:
         child.reap(1.0)
         exitcode = child.process.exitcode
         if exitcode == NO_MAIN_GUARD:
-            raise RuntimeError(MAIN_GUARD)
+            raise RuntimeError(MAIN_GUARD) from None
         index, busy_with = self._busy(child, call)
         text = f"the process that steps {span(child.indices)} {ending_of(exitcode)}"
         return EnvFault(Cause.LOST, index, child.pid, busy_with, text)
