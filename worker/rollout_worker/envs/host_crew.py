@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing import util
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +33,38 @@ if TYPE_CHECKING:
     from rollout_worker.envs.row_memory import RowMemory, RowPlan
 
 
+LAST_STEP_S = 1.0
+"""A thread that uses a crew gets this long to leave, where the interpreter ends."""
+
+
+class Use:
+    """Who uses a crew, and whether that is over, because the interpreter ends. What fails in it then ends its thread without
+    a word: nobody is there to hear it."""
+
+    def __init__(self) -> None:
+        self.thread = 0
+        self.is_over = False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.is_over:
+            raise SystemExit from None
+
+
+def _end(crew: Crew, use: Use) -> None:
+    """End a crew that nobody closed. A thread that goes on stepping while the interpreter ends would take the process down
+    with it, as soon as it comes back from a library that is not written in Python."""
+    use.is_over = util.is_exiting()
+    crew.kill()
+    deadline = time.monotonic() + LAST_STEP_S
+    while use.is_over and use.thread != threading.get_ident() and use.thread in sys._current_frames():
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.005)
+
+
 class CrewHost:
     """A crew of children. They end with this object, if nobody closed it. `consolidate`: rows are sent in one piece."""
 
@@ -39,6 +74,7 @@ class CrewHost:
         self._received: dict[int, Memory] = {}
         self._memory_bytes = 0
         self._crew: Crew | None = None
+        self._use = Use()
         self._at_exit: Finalize | None = None
         self._stepped_by = SteppedBy.BLOCK
         self._arena: Arena | None = None
@@ -74,7 +110,8 @@ class CrewHost:
             Share(recipes, rules, stepped_by, settings.first_env_index), self.settings
         )
         self._crew.fetch_objects_from(self._objects_before)
-        self._at_exit = Finalize(self, self._crew.kill, exitpriority=100)
+        self._use = Use()
+        self._at_exit = Finalize(self, _end, args=(self._crew, self._use), exitpriority=100)
         return [each for hello in hellos for each in hello.said]
 
     def map(self, plan: ArenaPlan) -> Arena:
@@ -115,11 +152,13 @@ class CrewHost:
 
     def order(self, command: Simple, *, call: str) -> None:
         """Give all children a command."""
+        self._use.thread = threading.get_ident()
         self._running().order(command, call=call)
 
     def wait(self, arena: Arena | None) -> None:
         """Wait for all children."""
-        answers = self._running().wait()
+        with self._use:
+            answers = self._running().wait()
         if answers and arena is not None:
             self._take_objects(answers, arena)
 
@@ -155,7 +194,9 @@ class CrewHost:
 
     def do_rows(self, work: RowWork) -> dict[int, Any]:
         """Send each child its rows, and only those children that have some; gives what came back, decoded."""
-        found = self._running().share_out(work)
+        self._use.thread = threading.get_ident()
+        with self._use:
+            found = self._running().share_out(work)
         return dict(pair for answer in found for pair in self._rows_of(work.op, answer))
 
     def begin(self, work: RowWork) -> None:
@@ -254,4 +295,6 @@ class CrewHost:
 
     def _running(self) -> Crew:
         assert self._crew is not None
+        if self._use.is_over:
+            raise SystemExit
         return self._crew
