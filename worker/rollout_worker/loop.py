@@ -18,6 +18,7 @@ from rollout_contract.messages import AppendReply, AppendStatus, Heartbeat, Rese
 from rollout_contract.podenv import WorkerDocument
 from rollout_stream.writer import StreamWriter
 from rollout_worker import pacing
+from rollout_worker.asking import Intervals
 from rollout_worker.collectors.sync import Batch, Stopped, SyncCollector
 from rollout_worker.framing import Framer, Stamp
 from rollout_worker.health import Vitals
@@ -27,9 +28,6 @@ from rollout_worker.standing import Standing
 
 log = logging.getLogger(__name__)
 
-FIRST_WAIT_S = 0.001
-LONGEST_WAIT_S = 0.05
-"""A worker that waits asks again after 1 ms, 2 ms, … 50 ms: news comes soon, and costs at most 20 calls a second."""
 _RATE_MEMORY = 0.8
 """How much of the old figure stays in the moving average of the rate, per batch."""
 
@@ -92,7 +90,7 @@ class WorkerLoop:
         Raises WriterFenced, and whatever environments, policy and stream raise.
         """
         news = self._writer.reserve(self._want())
-        wait_s = FIRST_WAIT_S
+        intervals = Intervals()
         while not self._stop.requested:
             match self._next_move(news):
                 case pacing.Stop():
@@ -102,8 +100,7 @@ class WorkerLoop:
                     raise WriterFenced(f"a newer attempt of worker {self.document.worker.slot} has written")
                 case pacing.Wait(state):
                     self._idle(state)
-                    self._stop.wait(wait_s)
-                    wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+                    self._stop.wait(intervals.next_s())
                     news = self._writer.reserve(self._want())
                     continue
                 case pacing.Reseed(seed, seed_epoch):
@@ -117,7 +114,7 @@ class WorkerLoop:
                     news = answer
                 case move:
                     assert_never(move)
-            wait_s = FIRST_WAIT_S
+            intervals = Intervals()
         self._turn(WorkerState.DRAINING)
         return False
 
@@ -184,16 +181,15 @@ class WorkerLoop:
     def _append_frame(
         self, header: wire.BatchHeader, frame: list[wire.BytesLike], *, want: int, is_cut: bool
     ) -> AppendReply | None:
-        wait_s = FIRST_WAIT_S
+        intervals = Intervals()
         while True:
             beat = self._beat(self.standing)
             reply = self._writer.append(header, frame, want=want, heartbeat=beat, is_cut=is_cut)
             if reply.status is not AppendStatus.FULL:
                 return reply
             self._turn(WorkerState.BACKPRESSURED)
-            if self._stop.wait(wait_s):
+            if self._stop.wait(intervals.next_s()):
                 return None
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     def _count(self, batch: Batch, reply: AppendReply) -> None:
         if reply.status in (AppendStatus.OK, AppendStatus.DUPLICATE, AppendStatus.DROPPED):
