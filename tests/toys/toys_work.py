@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import toys
 
 from rollout_contract.errors import ChildLost, ConfigurationError
 from rollout_worker.envs import ParallelEnv, open_envs
@@ -154,3 +155,23 @@ if __name__ == "__main__":
         each.__name__: each
         for each in (in_threads, in_daemons, as_first_process, on_a_read_only_root, with_little_shared_memory)
     }[sys.argv[1]]()
+
+
+class Threads(toys.Count):
+    """Says how many threads numeric libraries may use here."""
+
+    def count(self) -> list[int]:
+        import torch
+
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        return [torch.get_num_threads(), *(int(os.environ[name]) for name in names)]
+
+
+class Greedy(Threads):
+    """Takes all the threads that it can get, when it is made."""
+
+    def __init__(self) -> None:
+        import torch
+
+        super().__init__()
+        torch.set_num_threads(7)

@@ -38,7 +38,7 @@ from rollout_worker.envs.commands import (
 )
 from rollout_worker.envs.factory import Recipe
 from rollout_worker.envs.faults import EnvFault, fault_of
-from rollout_worker.envs.launch import Descriptor
+from rollout_worker.envs.launch import THREAD_VARIABLES, Descriptor
 from rollout_worker.envs.looking import Looked, Waiting, begun
 from rollout_worker.envs.lookout import Lookout
 from rollout_worker.envs.object_leaves import ObjectLeaves, put_cells, unsendable
@@ -140,6 +140,8 @@ def _settle(setup: ChildSetup) -> None:
 
 
 def _limit_threads(num_threads: int) -> None:
+    """Also of libraries that are loaded later: a process that forkserver gives has the variables of its server."""
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(num_threads)))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(num_threads)

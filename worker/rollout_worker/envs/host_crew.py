@@ -50,7 +50,13 @@ class Use:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self.is_over:
-            raise SystemExit from None
+            raise _over() from None
+
+
+def _over() -> BaseException:
+    if threading.current_thread() is threading.main_thread():
+        return RuntimeError("the interpreter ends, and with it the environments")
+    return SystemExit()
 
 
 def _end(crew: Crew, use: Use) -> None:
@@ -296,5 +302,5 @@ class CrewHost:
     def _running(self) -> Crew:
         assert self._crew is not None
         if self._use.is_over:
-            raise SystemExit
+            raise _over()
         return self._crew
