@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any
 
 from rollout_worker.envs.arena import ControlPage, MemoryPlan
 from rollout_worker.envs.calls import PREFIXES
@@ -100,7 +100,8 @@ class Crew:
                 return []
             return [self._answer_of(child) for child in awaited]
         except CrewFailed as failure:
-            self._fail(failure)
+            faults = self._take_down(failure)
+        raise error_of(faults)
 
     def seat(self, stepped_by: SteppedBy) -> list[Any]:
         """Have environments that were made to be looked at stepped like that; gives what each child says of its own."""
@@ -170,10 +171,11 @@ class Crew:
         try:
             self._waiter.look_after(busy)
             self._waiter.wait(busy, limit_s=self.settings.step_timeout_s, count=1, timeout_s=timeout_s)
+            self.waited_s += time.perf_counter() - begin
+            return [child for child in busy if self._replies.is_done(child)]
         except CrewFailed as failure:
-            self._fail(failure)
-        self.waited_s += time.perf_counter() - begin
-        return [child for child in busy if self._replies.is_done(child)]
+            faults = self._take_down(failure)
+        raise error_of(faults)
 
     def take(self, child: Child) -> Any:
         """What a child that has replied sent beside the block."""
@@ -182,7 +184,8 @@ class Crew:
                 raise CrewFailed
             return self._answer_of(child)
         except CrewFailed as failure:
-            self._fail(failure)
+            faults = self._take_down(failure)
+        raise error_of(faults)
 
     def _those_with(self, indices: Iterable[int]) -> list[Child]:
         wanted = set(indices)
@@ -242,14 +245,14 @@ class Crew:
         close_all(self._control_fd)
         self._control_fd = -1
 
-    def _fail(self, failure: CrewFailed) -> NoReturn:
-        """Find all that failed in this call, take everything down, raise the error of it."""
+    def _take_down(self, failure: CrewFailed) -> list[EnvFault]:
+        """Find all that failed in this call, and end everything. The error of it is raised without a context: that would
+        keep frames, and with them the memory, as long as somebody keeps the error."""
         try:
             self._deal_with(EndCrew())
-            faults = self._ending.after(failure)
+            return self._ending.after(failure)
         finally:
             self.kill()
-        raise error_of(faults) from None
 
     def _deal_with(self, losses: Losses) -> None:
         """Do this about children that are lost from now on."""
