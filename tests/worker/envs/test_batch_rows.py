@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 import toys
+import toys_gym
 import toys_td
 from tensordict import NonTensorStack, TensorDict
 from toys_td import CountEnv
@@ -274,3 +275,11 @@ def test_actions_that_are_texts(make):
     stepped = env.step(td)
     assert stepped["next", "reward"].squeeze(-1).tolist() == [1.0, 2.0]
     assert list(stepped["next", "text"]) == ["step1", "step2"]
+
+
+@pytest.mark.parametrize("meta_data", [None, "workers"])
+def test_gymnasium_environments_that_take_texts(make, meta_data):
+    env = make(2, toys_gym.Speaking, meta_data=meta_data)
+    stepped = env.step(env.reset().set("action", NonTensorStack("go", "stay")))
+    assert stepped["next", "observation"].tolist() == [[1], [1]]
+    assert list(env.given) == [["go"], ["stay"]]

@@ -16,7 +16,7 @@ from tensordict import TensorDictBase
 from rollout_worker.envs import factory
 from rollout_worker.envs.adapters.known import adapted
 from rollout_worker.envs.base import EnvBase
-from rollout_worker.envs.describe import EnvDescription, describe_spaces, spelled
+from rollout_worker.envs.describe import OBJECT, EnvDescription, describe_spaces, spelled
 from rollout_worker.envs.describe import LeafSpec as DescribedLeaf
 from rollout_worker.envs.faults import NotAnEnvironment
 from rollout_worker.envs.gym import GymEnv
@@ -177,7 +177,9 @@ def _named(given: Any) -> str:
 def of_description(description: EnvDescription) -> EnvMetaData:
     """What a gymnasium environment is, by its description."""
     trees = _trees_of(description)
-    return EnvMetaData(description.name, torch.Size(), None, trees, description, takes_rows=False)
+    acts_by_arrays = all(leaf.dtype != OBJECT for _, leaf in description.action)
+    block = description if acts_by_arrays else None
+    return EnvMetaData(description.name, torch.Size(), None, trees, block, takes_rows=False)
 
 
 def report_of_specs(
