@@ -29,6 +29,8 @@ NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LABEL_JOB_NAME = f"{GROUP_NAME}/job-name"
+ANNOTATION_OPERATOR = f"{GROUP_NAME}/operator"
+"""On a job, by its owner: which operator is to govern it, as in `status.operator`."""
 LABEL_JOB_UID = f"{GROUP_NAME}/job-uid"
 LABEL_WORKER_GROUP = f"{GROUP_NAME}/worker-group"
 LABEL_WORKER_INDEX = f"{GROUP_NAME}/worker-index"

@@ -44,6 +44,10 @@ __all__ = [
 ]
 
 
+MAX_OPERATOR_CHARS = 317
+"""A namespace, a slash and a name."""
+
+
 class State(StrEnum):
     """For people, derived from the conditions; code reads conditions."""
 
@@ -154,6 +158,8 @@ class RolloutJobStatus(StatusModel):
     """What was seen, as of `observedGeneration`."""
 
     observed_generation: int | None = None
+    operator: Annotated[str, Field(max_length=MAX_OPERATOR_CHARS)] | None = None
+    """Who governs the job: namespace and name of the Lease of the operator that took it."""
     state: Annotated[State, Field(strict=False)] | None = None
     start_time: Time | None = None
     """Starts anew with each resume."""

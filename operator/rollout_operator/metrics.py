@@ -75,9 +75,16 @@ class OperatorMetrics:
 
         return reconcile
 
-    def observe(self, cluster: KubernetesCluster, queue: WorkQueue[JobKey], gate: Gate) -> None:
-        """From now on tell of these as well."""
-        self.registry.register(_Live(cluster, queue, gate))
+    def observe(
+        self,
+        cluster: KubernetesCluster,
+        queue: WorkQueue[JobKey],
+        gate: Gate,
+        *,
+        left_alone: Callable[[], int],
+    ) -> None:
+        """From now on tell of these as well. `left_alone` counts jobs that another operator governs."""
+        self.registry.register(_Live(cluster, queue, gate, left_alone))
 
     def render(self) -> bytes:
         """In the text format."""
@@ -87,7 +94,14 @@ class OperatorMetrics:
 class _Live(Collector):
     """Gauges that are read when they are asked for."""
 
-    def __init__(self, cluster: KubernetesCluster, queue: WorkQueue[JobKey], gate: Gate) -> None:
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        queue: WorkQueue[JobKey],
+        gate: Gate,
+        left_alone: Callable[[], int],
+    ) -> None:
+        self._left_alone = left_alone
         self._cluster = cluster
         self._queue = queue
         self._gate = gate
@@ -112,6 +126,8 @@ class _Live(Collector):
         missed.add_metric([], cluster.resync.missed)
         yield missed
         yield _gauge("rollout_jobs", "RolloutJobs that are known.", len(cluster.jobs))
+        left = self._left_alone()
+        yield _gauge("rollout_jobs_left_alone", "Of them those that another operator governs.", left)
         yield self._pods()
         yield self._desired()
 

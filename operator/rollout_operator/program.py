@@ -36,7 +36,9 @@ from rollout_operator.kube.cluster import KubernetesCluster
 from rollout_operator.kube.crd_check import CrdCheck
 from rollout_operator.kube.events import EventRecorder
 from rollout_operator.kube.gate import Gate
+from rollout_operator.kube.governing import Governing
 from rollout_operator.kube.lease import Lease
+from rollout_operator.kube.other_leases import OtherLeases
 from rollout_operator.metrics import OperatorMetrics
 from rollout_operator.queue import WorkQueue
 from rollout_operator.reach import Reach
@@ -162,8 +164,10 @@ class Program:
         streams = RedisStreams(settings.operator, reach=reach)
         reconciler = Reconciler(cluster, streams, settings.operator)
         cleanup = Cleanup(cluster, streams, reconciler.reconcile)
-        queue: WorkQueue[JobKey] = WorkQueue(self.metrics.timed(cleanup.reconcile))
-        self.metrics.observe(cluster, queue, gate)
+        own = f"{settings.own_namespace}/{settings.lease_name}"
+        governing = Governing(cluster, streams, OtherLeases(api), cleanup.reconcile, own)
+        queue: WorkQueue[JobKey] = WorkQueue(self.metrics.timed(governing.reconcile))
+        self.metrics.observe(cluster, queue, gate, left_alone=lambda: len(governing.left))
         self._check(cluster, queue)
         try:
             async with asyncio.TaskGroup() as tasks:

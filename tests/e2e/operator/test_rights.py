@@ -33,8 +33,9 @@ LEASE_RULES = [
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
         "resourceNames": ["rollout-operator"],
-        "verbs": ["get", "update"],
+        "verbs": ["update"],
     },
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
 ]
 """In the operator's own namespace."""
 
