@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,34 @@ class World:
                 await self.reconcile()
             self.cluster.kubelet()
 
+    async def settle_until(self, kill_at, turns):
+        """Settle, but be killed at that call to the cluster or the streams. Whether it came to that call."""
+        calls = itertools.count(1)
+
+        def fail(call):
+            if next(calls) == kill_at:
+                raise Killed
+
+        self.cluster.fail = self.streams.fail = fail
+        try:
+            await self.settle(turns)
+        except Killed:
+            return True
+        finally:
+            self.cluster.fail = self.streams.fail = lambda call: None
+        return False
+
+
+async def killed_after_each_call(turns, make):
+    """Worlds whose operator was killed at its first call, at its second, and so on; the last one's never."""
+    for kill_at in range(1, 80):
+        world = await make()
+        was_killed = await world.settle_until(kill_at, turns)
+        yield world
+        if not was_killed:
+            return
+    raise AssertionError("it takes more than 80 calls")
+
 
 def refusing(start, error):
     """Every call that begins so fails."""
@@ -113,24 +142,12 @@ async def test_many_pods_are_created_in_growing_parts_with_a_bound():
 @pytest.mark.parametrize("determinism", ["BestEffort", "Strict"])
 async def test_probe_p_45_killed_after_each_call(determinism):
     """However far the operator got, its successor brings the same four workers about, and touches none that is there."""
-    for kill_at in range(1, 60):
-        world = World(replicas=4, determinism=determinism)
-        count = 0
 
-        def fail(call, kill_at=kill_at):
-            nonlocal count
-            count += 1
-            if count == kill_at:
-                raise Killed
+    async def make():
+        return World(replicas=4, determinism=determinism)
 
-        world.cluster.fail = world.streams.fail = fail
-        died = False
-        try:
-            await world.settle(6)
-        except Killed:
-            died = True
+    async for world in killed_after_each_call(6, make):
         before = {name: pod["metadata"]["uid"] for name, pod in world.cluster.pods.items()}
-        world.cluster.fail = world.streams.fail = lambda call: None
         world.restart()
         await world.settle(6)
         assert world.slots == [0, 1, 2, 3]
@@ -139,27 +156,15 @@ async def test_probe_p_45_killed_after_each_call(determinism):
         assert world.conditions["Ready"] == ("True", "WorkersReady")
         if determinism == "Strict":
             assert world.conditions["Reproducible"] == ("True", "NoWorkerReplaced")
-        if not died:
-            return
-    raise AssertionError("a start takes more than 60 calls")
 
 
 async def test_no_attempt_is_given_twice_though_its_pod_vanished_unseen():
     """Killed after any call, and all pods are gone when it comes back: on a node that is cut off they may still run."""
-    for kill_at in range(1, 40):
-        world = World(replicas=3)
-        count = 0
 
-        def fail(call, kill_at=kill_at):
-            nonlocal count
-            count += 1
-            if count == kill_at:
-                raise Killed
+    async def make():
+        return World(replicas=3)
 
-        world.cluster.fail = world.streams.fail = fail
-        with contextlib.suppress(Killed):
-            await world.settle(5)
-        world.cluster.fail = world.streams.fail = lambda call: None
+    async for world in killed_after_each_call(5, make):
         world.cluster.pods.clear()
         world.restart()
         await world.settle(4)
@@ -284,34 +289,19 @@ async def test_where_the_cluster_does_not_tell_nothing_is_taken_down():
 
 
 async def test_a_failure_counts_once_wherever_the_operator_is_killed():
-    for kill_at in range(1, 40):
+    async def make():
         world = World(replicas=2, failurePolicy={"backoffLimit": 9, "backoffSeconds": 0})
         await world.settle()
         world.cluster.end("a-default-1-0", 1, "boom")
-        count = 0
+        return world
 
-        def fail(call, kill_at=kill_at):
-            nonlocal count
-            count += 1
-            if count == kill_at:
-                raise Killed
-
-        world.cluster.fail = fail
-        died = False
-        try:
-            await world.settle(5)
-        except Killed:
-            died = True
-        world.cluster.fail = lambda call: None
+    async for world in killed_after_each_call(5, make):
         await world.settle(8)
         assert world.status.worker_groups[0].failures == 1
         assert {"a-default-1-1", "a-default-1-2"} & set(
             world.pods
         )  # a number may be lost with the operator, no more
         assert world.status.last_failure.message == "boom"
-        if not died:
-            return
-    raise AssertionError("it takes more than 40 calls")
 
 
 @pytest.mark.parametrize(

@@ -121,31 +121,22 @@ class GlobalRng(Rng):
         return np.array([(random.random() + np.random.random()) / 2])
 
 
-class Fault(Count):
-    """Fails in the way `how` at the place `where`: constructor, reset, or the step of that number. -1 never fails."""
+class AtPlace(Count):
+    """Does its deed at the place `where`: constructor, reset, close, or the step of that number; only as number `only`."""
 
-    def __init__(
-        self, how: str = "raise", where: str | int = "step", only: int | None = None, env_index: int = 0
-    ) -> None:
+    def __init__(self, where: str | int, only: int | None, env_index: int) -> None:
         super().__init__(1000)
-        self.how = how
-        self.where = where if only is None or env_index == only else "nowhere"
+        self.where = where if only in (None, env_index) else "nowhere"
         self.env_index = env_index
         self._maybe("constructor")
 
+    def do(self) -> None:
+        """The deed."""
+        raise NotImplementedError
+
     def _maybe(self, place: str | int) -> None:
-        if place != self.where:
-            return
-        if self.how == "raise":
-            raise ValueError(f"boom-{7 + self.env_index}")
-        if self.how == "exit":
-            os._exit(3)
-        if self.how == "sys.exit":
-            raise SystemExit(3)
-        if self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "sleep":
-            time.sleep(3600)
+        if place == self.where:
+            self.do()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -159,6 +150,28 @@ class Fault(Count):
 
     def close(self) -> None:
         self._maybe("close")
+
+
+class Fault(AtPlace):
+    """Fails in the way `how`. -1 never fails."""
+
+    def __init__(
+        self, how: str = "raise", where: str | int = "step", only: int | None = None, env_index: int = 0
+    ) -> None:
+        self.how = how
+        super().__init__(where, only, env_index)
+
+    def do(self) -> None:
+        if self.how == "raise":
+            raise ValueError(f"boom-{7 + self.env_index}")
+        if self.how == "exit":
+            os._exit(3)
+        if self.how == "sys.exit":
+            raise SystemExit(3)
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "sleep":
+            time.sleep(3600)
 
 
 class Wrong(Count):

@@ -223,31 +223,12 @@ DEEDS: dict[str, Callable[[], Any]] = {
 }
 
 
-class Nasty(toys.Count):
-    """Does a deed at a place: constructor, reset, close, or the step of that number; only as number `only`."""
+class Nasty(toys.AtPlace):
+    """Does one of `DEEDS`."""
 
     def __init__(self, deed: str, where: str | int, only: int | None = None, env_index: int = 0) -> None:
-        super().__init__(1000)
-        self.deed = DEEDS[deed]
-        self.where = where if only in (None, env_index) else "nowhere"
-        self._maybe("constructor")
-
-    def _maybe(self, place: str | int) -> None:
-        if place == self.where:
-            self.deed()
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        self._maybe("reset")
-        return super().reset(seed=seed)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._maybe(self.n_step + 1)
-        return super().step(action)
-
-    def close(self) -> None:
-        self._maybe("close")
+        self.do = DEEDS[deed]
+        super().__init__(where, only, env_index)
 
 
 class Parenting(toys.Count):
