@@ -11,10 +11,15 @@ from _pytest.nodeid import coerce_node_id
 from hypothesis import settings
 
 TOYS = str(Path(__file__).parent / "toys")
+SUPPORT = str(Path(__file__).parent / "support")
+"""What tests of several packages need: only in this process."""
 
 if TOYS not in sys.path:
     sys.path.insert(0, TOYS)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [TOYS, os.environ.get("PYTHONPATH")]))
+
+if SUPPORT not in sys.path:
+    sys.path.insert(0, SUPPORT)
 
 # No test fails on a time; in CI the same examples every time, so that a red run is one of the change under test.
 settings.register_profile("default", deadline=None)

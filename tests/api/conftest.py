@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import inspect
 import json
-import shutil
-import socket
 import struct
-import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from data_servers import DataServer
 from fastapi import FastAPI
 
 from rollout_api.app import create_app
@@ -27,7 +24,6 @@ from rollout_api.serve import bind, serving
 from rollout_api.settings import ApiSettings, Limits
 from rollout_cli.local.job_file import JobFile
 from rollout_cli.local.job_store import LocalStore
-from rollout_cli.local.redis_program import find_server
 from rollout_contract.messages import Heartbeat, Layout
 from rollout_contract.spec import RolloutJob, parse_manifest
 from rollout_stream.aio import AsyncSession, Control
@@ -36,38 +32,6 @@ from rollout_stream.settings import JobSettings
 
 TOKEN = "test-token-0123456789abcdef"
 REDIS_PASSWORD = "s3cr3t-probe-42"
-
-
-@dataclass
-class RedisServer:
-    """A server process of the test session, with a password."""
-
-    directory: Path
-    port: int
-    password: str = field(default=REDIS_PASSWORD, repr=False)
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        command = [find_server().path, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir"]
-        command += [str(self.directory), "--requirepass", self.password, "--maxmemory-policy", "noeviction"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 15
-        while time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
-            assert self.process.poll() is None, "the server ended at once"
-            time.sleep(0.01)
-        raise AssertionError("the server does not answer")
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(10)
-            self.process = None
 
 
 async def until(is_so: Callable[[], Any], *, deadline_s: float = 10.0) -> None:
@@ -85,41 +49,28 @@ def until_fixture() -> Any:
     return until
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @contextlib.contextmanager
-def running_redis(directory: Path) -> Iterator[RedisServer]:
-    server = RedisServer(directory, free_port())
-    server.start()
-    try:
+def running_redis() -> Iterator[DataServer]:
+    with DataServer("--maxmemory-policy", "noeviction", password=REDIS_PASSWORD) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def redis_server() -> Iterator[DataServer]:
     """One server for all tests; each test has a job, and so a prefix, of its own."""
-    with running_redis(tmp_path_factory.mktemp("redis")) as server:
+    with running_redis() as server:
         yield server
 
 
 @pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+def own_redis() -> Iterator[DataServer]:
     """A server that the test may stop."""
-    directory = tmp_path / "redis"
-    directory.mkdir()
-    with running_redis(directory) as server:
+    with running_redis() as server:
         yield server
-    shutil.rmtree(directory)
 
 
 @pytest.fixture
-async def stream(redis_server: RedisServer) -> AsyncIterator[AsyncSession]:
+async def stream(redis_server: DataServer) -> AsyncIterator[AsyncSession]:
     async with AsyncSession.connect(
         redis_server.url, password=redis_server.password, patience_s=1.0
     ) as session:

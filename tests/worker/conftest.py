@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from data_servers import DataServer
 
-from rollout_cli.local.redis_program import find_server
 from rollout_contract import podenv
 from rollout_contract.names import JobRef, WorkerId
 from rollout_contract.podenv import HealthAddress, StreamAddress, WorkerDocument
@@ -28,50 +25,11 @@ CODE = Path(__file__).parent / "code"
 PASSWORD = "s3cr3t-probe-42"
 
 
-@dataclass
-class Server:
-    """A server process with a password."""
-
-    port: int
-    process: subprocess.Popen[bytes] = field(repr=False)
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
-
-
-def start_server(directory: Path) -> Server:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = int(sock.getsockname()[1])
-    command = [
-        find_server().path,
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--dir",
-        str(directory),
-    ]
-    command += ["--requirepass", PASSWORD, "--maxmemory-policy", "noeviction"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 15
-    while time.monotonic() < until:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return Server(port, process)
-        time.sleep(0.01)
-    raise AssertionError("the server does not answer")
-
-
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Iterator[DataServer]:
     """One server for all tests; each has a job of its own."""
-    found = start_server(tmp_path_factory.mktemp("redis"))
-    yield found
-    found.process.kill()
-    found.process.wait(10)
+    with DataServer("--maxmemory-policy", "noeviction", password=PASSWORD) as started:
+        yield started
 
 
 def manifest(**spec: Any) -> RolloutJob:
@@ -94,7 +52,7 @@ def manifest(**spec: Any) -> RolloutJob:
 class Rig:
     """A job in the server, and workers of it."""
 
-    server: Server
+    server: DataServer
     job: JobRef
     spec: RolloutJob
     directory: Path
@@ -166,7 +124,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(server: Server, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+def rig(server: DataServer, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     """`rig(**spec, seed=…, groups=…)`: a new job, opened in the server. Workers left running are killed."""
     made: list[Rig] = []
 

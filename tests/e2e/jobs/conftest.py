@@ -49,7 +49,7 @@ def platform(kubeconfig, crd):
     spaces = [tools.Kube(kubeconfig, tools.unique("jobs")) for _ in range(2)]
     for space in spaces:
         admin.run("create", "namespace", space.namespace)
-        space.run("create", "configmap", "code", f"--from-file={HERE / 'support' / 'counting.py'}")
+        space.run("create", "configmap", "code", f"--from-file={tools.COUNTING}")
     found = platform_tools.Platform(spaces[0], tuple(spaces[1:]))
     try:
         found.install()

@@ -8,7 +8,6 @@ import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -52,8 +51,8 @@ def fake_nodes(kubeconfig):
 @pytest.fixture(scope="module")
 def redis_url():
     """A server of its own, on all addresses of this machine, so that pods reach it."""
-    with TemporaryDirectory(prefix="rollout-") as directory, tools.data_server(directory) as url:
-        yield url
+    with tools.data_server() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="module")

