@@ -150,3 +150,46 @@ def test_effort_without_processes(make):
     env = make(1, CountEnv)
     env.reset()
     assert len(env.effort.busy_s) == (0 if make.is_serial else 1)
+
+
+def test_effort_of_what_does_not_run_is_nothing_and_starts_nothing(make):
+    env = make(3, CountEnv)
+    assert (env.effort.busy_s, env.effort.restarts, env.restarts) == ((), (0, 0, 0), [0, 0, 0])
+    assert env.is_closed
+    env.reset()
+    env.close()
+    assert env.effort.memory_bytes == 0
+    assert env.is_closed
+
+
+def test_effort_tells_bytes_and_memory_and_restarts(make):
+    """Messages where rows go through pipes, none where they lie in memory; each failure once."""
+    env = make(2, functools.partial(toys_td.Crooked, where=3), on_env_error="restart")
+    td = env.rand_action(env.reset())
+    before = env.effort
+    for _ in range(4):
+        env.step(td.exclude("next"))
+    after = env.effort
+    assert list(after.restarts) == env.restarts == [0, 1]
+    assert len(after.sent_bytes) == len(after.received_bytes) == len(after.busy_s)
+    sent = sum(after.sent_bytes) - sum(before.sent_bytes)
+    received = sum(after.received_bytes) - sum(before.received_bytes)
+    if make.mode == "direct":
+        assert min(sent, received) > 1000
+        assert after.memory_bytes == 0
+    else:
+        assert (sent, received) == (0, 0)
+        assert (after.memory_bytes > 0) is not make.is_serial
+
+
+def test_bytes_of_a_process_are_counted_over_those_before_it():
+    with ParallelEnv(
+        1, CountEnv, num_processes=1, mp_start_method="fork", use_buffers=False, on_env_error="restart"
+    ) as env:
+        td = env.rand_action(env.reset())
+        before = env.effort
+        os.kill(env.vector.pids[0], signal.SIGKILL)
+        env.step(td)
+        assert env.effort.received_bytes[0] > before.received_bytes[0] > 0
+        assert env.effort.sent_bytes[0] > before.sent_bytes[0] > 0
+        assert env.restarts == [1]

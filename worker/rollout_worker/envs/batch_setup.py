@@ -16,7 +16,8 @@ from rollout_worker.envs.batch_plan import BatchPlan
 from rollout_worker.envs.batch_settings import BatchSettings
 from rollout_worker.envs.block_engine import BlockEngine
 from rollout_worker.envs.engine import Engine
-from rollout_worker.envs.group import EnvGroup, Host
+from rollout_worker.envs.group import EnvGroup
+from rollout_worker.envs.host import Host
 from rollout_worker.envs.launch import refuse_import_of_main
 from rollout_worker.envs.metadata import metas_of_looked
 from rollout_worker.envs.reports import Known

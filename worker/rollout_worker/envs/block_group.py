@@ -14,7 +14,8 @@ from rollout_contract.errors import EnvError, LayoutMismatch
 from rollout_worker.envs.arena import Arena, ArenaPlan, Block
 from rollout_worker.envs.describe import EnvDescription, differences
 from rollout_worker.envs.factory import Recipe
-from rollout_worker.envs.group import EnvGroup, Host
+from rollout_worker.envs.group import EnvGroup
+from rollout_worker.envs.host import Host
 from rollout_worker.envs.layout import VALID, BlockLayout, Leaf, block_layout
 from rollout_worker.envs.reports import Known
 from rollout_worker.envs.stepping import SteppedBy

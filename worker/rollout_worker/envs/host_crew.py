@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from multiprocessing import util
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
@@ -27,48 +25,11 @@ from rollout_worker.envs.progress import BUSY_NS, COMMANDS
 from rollout_worker.envs.reports import Reported
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.unchanged import Memory
+from rollout_worker.envs.use import Use, end_with, over
 from rollout_worker.envs.vector_parts import Effort, VectorSettings
 
 if TYPE_CHECKING:
     from rollout_worker.envs.row_memory import RowMemory, RowPlan
-
-
-LAST_STEP_S = 1.0
-"""A thread that uses a crew gets this long to leave, where the interpreter ends."""
-
-
-class Use:
-    """Who uses a crew, and whether that is over, because the interpreter ends. What fails in it then ends its thread without
-    a word: nobody is there to hear it."""
-
-    def __init__(self) -> None:
-        self.thread = 0
-        self.is_over = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self.is_over:
-            raise _over() from None
-
-
-def _over() -> BaseException:
-    if threading.current_thread() is threading.main_thread():
-        return RuntimeError("the interpreter ends, and with it the environments")
-    return SystemExit()
-
-
-def _end(crew: Crew, use: Use) -> None:
-    """End a crew that nobody closed. A thread that goes on stepping while the interpreter ends would take the process down
-    with it, as soon as it comes back from a library that is not written in Python."""
-    use.is_over = util.is_exiting()
-    crew.kill()
-    deadline = time.monotonic() + LAST_STEP_S
-    while use.is_over and use.thread != threading.get_ident() and use.thread in sys._current_frames():
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.005)
 
 
 class CrewHost:
@@ -117,7 +78,7 @@ class CrewHost:
         )
         self._crew.fetch_objects_from(self._objects_before)
         self._use = Use()
-        self._at_exit = Finalize(self, _end, args=(self._crew, self._use), exitpriority=100)
+        self._at_exit = Finalize(self, end_with, args=(self._crew.kill, self._use), exitpriority=100)
         return [each for hello in hellos for each in hello.said]
 
     def map(self, plan: ArenaPlan) -> Arena:
@@ -302,5 +263,5 @@ class CrewHost:
     def _running(self) -> Crew:
         assert self._crew is not None
         if self._use.is_over:
-            raise _over()
+            raise over()
         return self._crew

@@ -15,7 +15,7 @@ from rollout_worker.envs.batch_settings import checked_start_method, pipe_timeou
 from rollout_worker.envs.batched import BatchedEnv
 from rollout_worker.envs.crew.settings import CrewSettings
 from rollout_worker.envs.env_creator import warn_of_lambdas
-from rollout_worker.envs.group import Host
+from rollout_worker.envs.host import Host
 from rollout_worker.envs.host_crew import CrewHost
 from rollout_worker.envs.opening import processes_for
 from rollout_worker.envs.reports import Known

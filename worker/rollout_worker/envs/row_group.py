@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_worker.envs.commands import RowOp, RowWork, Simple, Step
 from rollout_worker.envs.factory import Recipe
-from rollout_worker.envs.group import EnvGroup, Host
+from rollout_worker.envs.group import EnvGroup
+from rollout_worker.envs.host import Host
 from rollout_worker.envs.reports import Known
 from rollout_worker.envs.stepping import SteppedBy
 from rollout_worker.envs.vector_parts import Array, VectorSettings
