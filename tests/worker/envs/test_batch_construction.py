@@ -45,6 +45,16 @@ def test_one_task_and_several(make):
     assert type(several.observation_spec).__name__ == "Composite"
 
 
+def test_equal_factories_are_one_task(make):
+    equal = make(3, [functools.partial(counted, start=2) for _ in range(3)])
+    assert equal.meta_data.name == make(3, CountEnv).meta_data.name
+    calls.clear()
+    make(3, [functools.partial(counted, start=2) for _ in range(3)], use_buffers=False)
+    assert calls == ["made"]
+    other = make(2, [functools.partial(counted, start=2), functools.partial(counted, start=3)])
+    assert len(other.meta_data) == 2
+
+
 @pytest.mark.row("E-05")
 def test_keywords_that_change_shapes_are_refused(make):
     with pytest.raises(

@@ -232,10 +232,10 @@ def test_texts_of_skipped_rows(make, acting):
 def test_a_step_that_resets_is_one_round_trip(acting):
     with ParallelEnv(2, toys.Count, mp_start_method="fork", create_env_kwargs={"k": 1}) as env:
         td = env.rand_action(env.reset())
-        before = env.vector._host._running()._number
+        before = env.vector._host._running()._orders.number
         _, root = env.step_and_maybe_reset(td)
         assert root["observation"].tolist() == [[0], [0]]
-        assert env.vector._host._running()._number == before + 1
+        assert env.vector._host._running()._orders.number == before + 1
 
 
 def hidden(td, *values):

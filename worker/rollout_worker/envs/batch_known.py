@@ -89,9 +89,13 @@ class BatchKnown(EnvBase):
         recipes = recipes_of(factories, self.num_workers, kwargs)
         _refuse_other_kwargs(factories, kwargs)
         is_one = is_factory(factories)
-        several = [factories] * self.num_workers if is_one else list(cast("Sequence[Any]", factories))
+        several: list[Any] = (
+            [factories] * self.num_workers if is_one else list(cast("Sequence[Any]", factories))
+        )
         self.__dict__["_factories"] = several
-        self.__dict__["_is_one_task"] = len({id(factory) for factory in self._factories}) == 1
+        self.__dict__["_is_one_task"] = (
+            len(set(map(id, several))) == 1 or len(set(recipes_of(several, self.num_workers, None))) == 1
+        )
         self.__dict__["_recipes"] = recipes
         given = [kwargs or {}] * self.num_workers if kwargs is None or isinstance(kwargs, Mapping) else kwargs
         self.__dict__["_kwargs"] = [cloudpickle.loads(cloudpickle.dumps(dict(each))) for each in given]
