@@ -97,14 +97,6 @@ def is_ours(filename: str) -> bool:
     return filename.startswith((__file__.rpartition("/")[0], "<frozen importlib"))
 
 
-def lost_fault(
-    *, env_index: int | None, pid: int, call: str, exitcode: int | None, num_envs: int
-) -> EnvFault:
-    """The fault of a process that ended although it should not have."""
-    others = f"; it stepped {num_envs} environments" if num_envs > 1 else ""
-    return EnvFault(Cause.LOST, env_index, pid, call, f"the process {ending_of(exitcode)}{others}")
-
-
 def ending_of(exitcode: int | None) -> str:
     """How a process ended, in words: exit code, or signal by name and number."""
     if exitcode is None:
