@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -376,3 +378,77 @@ def test_adapters_load_only_what_is_used():
 def test_infos_of_plain_numbers_are_encoded():
     env = GymEnv(toys_gym.Informed(), infos={"lives": Unbounded((1,), dtype=torch.float64)})
     assert np.allclose(env.reset()["lives"].numpy(), [3.0])
+
+
+# -- adapted environments in batches -----------------------------------------------------------------------------------
+
+
+def vector_of_counts() -> Any:
+    return SyncVectorEnv(COUNTS)
+
+
+def pool() -> Any:
+    import envpool
+
+    return envpool.make("Pendulum-v1", env_type="gymnasium", num_envs=2, seed=1)
+
+
+ADAPTED = {
+    "vector": vector_of_counts,
+    "envpool": pool,
+    "agents": functools.partial(toys_agents.Walkers),
+    "torchrl": torchrl_pendulum,
+}
+
+
+@pytest.fixture(params=ADAPTED)
+def adapted(request):
+    """A factory of an environment that goes through an adapter."""
+    if request.param in ("envpool", "torchrl"):
+        pytest.importorskip(request.param)
+    return ADAPTED[request.param]
+
+
+def still(td):
+    """Actions that do nothing, of whatever kind."""
+    for key in td.keys(True, True):
+        if (key if isinstance(key, str) else key[-1]) == "action":
+            td.set(key, torch.zeros_like(td.get(key)))
+    return td
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+@pytest.mark.parametrize("meta_data", [None, "workers"])
+def test_adapted_environments_are_the_same_in_processes(adapted, meta_data):
+    """Whole episodes, with their ends, by one seed: in this process, and in children that were looked at or not."""
+    serial = SerialEnv(2, adapted)
+    env = ParallelEnv(2, adapted, num_processes=2, mp_start_method="fork", meta_data=meta_data)
+    seen = []
+    for each in (serial, env):
+        if adapted is not pool:  # an EnvPool has its seed from its constructor, and warns of any other
+            each.set_seed(5)
+        td, frames = each.reset(), []
+        for _ in range(8):
+            stepped, td = each.step_and_maybe_reset(still(each.rand_action(td)))
+            frames.append(stepped.clone())
+        seen.append(torch.stack(frames))
+        each.close()
+    assert env.observation_spec == serial.observation_spec
+    assert (seen[0] == seen[1]).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+@pytest.mark.probe("P-08")
+def test_adapted_environments_whose_process_is_killed(adapted):
+    with ParallelEnv(
+        2, adapted, num_processes=2, mp_start_method="fork", on_env_error="restart", meta_data="workers"
+    ) as env:
+        td = env.rand_action(env.reset())
+        os.kill(env.vector.pids[1], signal.SIGKILL)
+        stepped, td = env.step_and_maybe_reset(td)
+        valid = stepped["next", "valid"].reshape(2, -1).all(1).tolist()
+        assert valid == [True, False]
+        assert stepped["next", "truncated"][1].all()
+        stepped, _ = env.step_and_maybe_reset(env.rand_action(td))
+        assert stepped["next", "valid"].all()
+        assert env.effort.restarts == (0, 1)
