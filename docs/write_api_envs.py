@@ -14,7 +14,15 @@ TARGET = Path(__file__).with_name("api-envs.md")
 
 CHAPTERS = {
     "Environments": ("make_env", "EnvBase", "check_env_specs", "EnvSpecFaults"),
-    "Batches": ("SerialEnv", "ParallelEnv", "EnvCreator", "EnvMetaData", "MetaDataMismatch", "Ready", "Effort"),
+    "Batches": (
+        "SerialEnv",
+        "ParallelEnv",
+        "EnvCreator",
+        "EnvMetaData",
+        "MetaDataMismatch",
+        "Ready",
+        "Effort",
+    ),
     "Adapters": ("GymEnv", "GymVectorEnv", "PettingZooEnv", "TorchRLEnv"),
     "Transforms": (
         "TransformedEnv",
