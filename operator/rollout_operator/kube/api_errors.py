@@ -36,6 +36,11 @@ class ApiError(ClusterError):
         return self.status == 404
 
     @property
+    def is_forbidden(self) -> bool:
+        """Whether our account has no right to it."""
+        return self.status == 403
+
+    @property
     def is_expired(self) -> bool:
         """Whether a resourceVersion is too old to go on from."""
         return self.status == 410

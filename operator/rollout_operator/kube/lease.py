@@ -154,8 +154,8 @@ class Lease:
                 log.info("the lease %s/%s is given back", self._namespace, self._name)
                 return
             except ClusterError as error:
-                if isinstance(error, ApiError) and error.is_gone:
-                    return
+                if isinstance(error, ApiError) and (error.is_gone or error.is_forbidden):
+                    return  # at an uninstallation the roles may go before us: it runs out by itself
                 log.info("the lease is not given back yet: %s", error)
             await asyncio.sleep(wait_s)
             wait_s *= 2

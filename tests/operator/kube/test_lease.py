@@ -158,6 +158,15 @@ async def test_release_is_best_effort(server, lease):
     assert not first.is_held
 
 
+async def test_release_without_the_right_to_it_asks_once(server, lease):
+    first = lease("one")
+    await first.acquire()
+    server.faults.append(Fault("GET", "/leases/l", 403, {}, times=9))
+
+    await first.release()
+    assert server.faults[-1].times == 8
+
+
 async def test_a_server_that_refuses_is_asked_again(server, lease):
     server.faults.append(Fault("GET", "/leases/l", 403, {}, times=2))
 
