@@ -678,6 +678,12 @@ def test_a_job_is_complete_when_the_stream_says_so(facts, reason, suspend):
         assert plan.count == ()
 
 
+def test_whoever_ends_a_job_is_quoted():
+    facts = make_facts(frames=500, end=EndMarker("finished", "Solved"))
+    ending = make_plan(make_job(), observe([make_pod(0)], facts), NOON).ending
+    assert ending.message == "completed by request with 500 frames: Solved"
+
+
 def test_completion_wins_over_failures():
     job = make_job(failurePolicy={"backoffLimit": 0})
     plan = make_plan(job, observe([make_pod(0, code=64)], make_facts(frames=10_000)), NOON)
