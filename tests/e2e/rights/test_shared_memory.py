@@ -33,8 +33,8 @@ class Wide(gymnasium.Env):
         return self.seen, 0.0, False, False, {}
 """
 ENVS, FRAMES, SIZE = 4, 128, 200_000
-NEEDED = FRAMES * SIZE * 4
-"""Bytes of the observations alone: 102 MB."""
+NEEDED = (2 * FRAMES + ENVS) * SIZE * 4
+"""Bytes of the observations alone, before and after each step, and of those that are acted on next: 208 MB."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def wide(name: str, *, limit: str, size: int = SIZE, **group: Any) -> dict[str, 
     )
 
 
-@pytest.mark.parametrize("group", [{}, {"sharedMemory": "128Mi"}], ids=["unset", "enough"])
+@pytest.mark.parametrize("group", [{}, {"sharedMemory": "256Mi"}], ids=["unset", "enough"])
 def test_what_is_needed_is_there(space: Commands, group: dict[str, Any]) -> None:
     name = f"roomy-{len(group)}"
     space.apply(wide(name, limit="1Gi", **group))
