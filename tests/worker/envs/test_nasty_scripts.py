@@ -248,7 +248,9 @@ if __name__ == "__main__":
 def test_scripts_that_are_ended(tmp_path, wait_until, body, number, method):
     process = started(tmp_path, body, method)
     try:
-        assert process.stdout.readline() == "ready\n"
+        assert set(process.stdout.readline().replace("ready", "ready ").split()) == {
+            "ready"
+        }  # a forked process may repeat what was not flushed
         time.sleep(0.1)
         begin = time.monotonic()
         process.send_signal(number)
