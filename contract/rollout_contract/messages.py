@@ -165,6 +165,11 @@ class EndMarker(_JsonRecord):
     reason: str = ""
     message: str = ""
 
+    @property
+    def text(self) -> str:
+        """Reason and message, as far as they were given."""
+        return ": ".join(filter(None, (self.reason, self.message)))
+
 
 # Made by the publish script; read by workers, gateway, learner.
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ def completion_of(facts: StreamFacts | None) -> Ending | None:
         message = f"{facts.frames} of {facts.total_frames} frames appended"
         return Ending(EndingKind.COMPLETE, Reason.TOTAL_FRAMES_REACHED, message)
     message = f"completed by request with {facts.frames} frames"
-    said = ": ".join(filter(None, (facts.end.reason, facts.end.message))) if facts.end else ""
-    message += f": {said}" if said else ""
+    if facts.end is not None and facts.end.text:
+        message += f": {facts.end.text}"
     return Ending(EndingKind.COMPLETE, Reason.COMPLETED_BY_REQUEST, message)
 
 

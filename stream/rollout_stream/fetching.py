@@ -199,6 +199,6 @@ class Fetcher:
         if not self._shelf.is_settled(state.pending, state.own_pending, BLOCK_S / 4):
             return
         if state.end.kind == EndKind.FAILED:
-            text = ": ".join(part for part in (state.end.reason, state.end.message) if part)
-            self._shelf.fail(RolloutFailed(f"job {self._job} failed: {text}", reason=state.end.reason))
+            message = f"job {self._job} failed: {state.end.text}"
+            self._shelf.fail(RolloutFailed(message, reason=state.end.reason))
         self._shelf.end()
