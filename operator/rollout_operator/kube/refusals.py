@@ -21,7 +21,7 @@ def refusal_of(error: ApiError | ApiUnavailable) -> ClusterError:
         return TryLater(str(error), retry_after_s=error.retry_after_s or CONFLICT_RETRY_S)
     if error.is_conflict:
         return TryLater(str(error), retry_after_s=CONFLICT_RETRY_S)
-    if error.status == 403:
+    if error.is_forbidden:
         return PodRefused(error.text, reason=_reason_of_forbidden(error.text))
     if error.status in {400, 422}:
         return PodRefused(error.text, reason=Reason.POD_REJECTED)
