@@ -104,12 +104,12 @@ def take_away(space: str, resource: Resource) -> None:
     """Deletes every object of a kind, and waits until no pod is left."""
     path = f"{resource.path(space)}?gracePeriodSeconds=0&propagationPolicy=Background"
 
-    def left() -> int:
+    def is_done() -> bool:
         # The API server gives such a request a minute; what it did not get to is asked for again.
-        subprocess.run(["kubectl", "delete", "--raw", path], capture_output=True)
-        return -kubectl("-n", space, "get", "pods", "-o", "name").count("pod/")
+        return subprocess.run(["kubectl", "delete", "--raw", path], stdout=subprocess.DEVNULL).returncode == 0
 
-    wait_for(left, 0, 600)
+    wait_for(is_done, True, 600)
+    wait_for(lambda: -kubectl("-n", space, "get", "pods", "-o", "name").count("pod/"), 0, 600)
 
 
 def free_port() -> int:
