@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from rollout_contract.errors import StreamError
 from rollout_contract.messages import HEARTBEAT_S, Heartbeat
 from rollout_contract.podenv import WorkerDocument
 from rollout_stream.writer import StreamWriter
+from rollout_worker.beside import beside
 from rollout_worker.standing import Standing
 
 log = logging.getLogger(__name__)
@@ -59,22 +59,15 @@ class Pulse:
     @contextmanager
     def kept(self, standing: Callable[[], Standing]) -> Iterator[None]:
         """Send a heartbeat whenever one is due, until the block ends."""
-        ended = threading.Event()
 
-        def run() -> None:
-            while not ended.wait(max(0.1, self.due_in_s)):
-                if self.due_in_s > 0:
-                    continue
-                try:
-                    self._writer.heartbeat(self.beat(standing()))
-                except StreamError as error:
-                    # The loop meets the same trouble with its next call, and decides what it means.
-                    log.warning("a heartbeat was not stored: %s", error)
+        def send() -> None:
+            if self.due_in_s > 0:
+                return
+            try:
+                self._writer.heartbeat(self.beat(standing()))
+            except StreamError as error:
+                # The loop meets the same trouble with its next call, and decides what it means.
+                log.warning("a heartbeat was not stored: %s", error)
 
-        thread = threading.Thread(target=run, name="heartbeats", daemon=True)
-        thread.start()
-        try:
+        with beside(send, name="heartbeats", pause_s=lambda: max(0.1, self.due_in_s)):
             yield
-        finally:
-            ended.set()
-            thread.join(timeout=5)

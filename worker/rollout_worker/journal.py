@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from rollout_contract.messages import WorkerState
 from rollout_contract.podenv import WorkerDocument
+from rollout_worker.beside import beside
 from rollout_worker.standing import Standing
 
 log = logging.getLogger("rollout_worker")
@@ -126,22 +127,9 @@ class Journal:
 
     # --- now and then, in a thread of its own
 
-    @contextmanager
-    def kept(self) -> Iterator[None]:
+    def kept(self) -> AbstractContextManager[None]:
         """Look and report until the block ends."""
-        ended = threading.Event()
-
-        def run() -> None:
-            while not ended.wait(LOOK_EVERY_S):
-                self.look()
-
-        thread = threading.Thread(target=run, name="journal", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(timeout=5)
+        return beside(self.look, name="journal", pause_s=lambda: LOOK_EVERY_S)
 
     def look(self) -> None:
         """Tell of a wait that lasts, and report if it is time."""
