@@ -35,6 +35,20 @@ async def api(server):
         yield client
 
 
+class Clock:
+    """A clock that is moved by hand."""
+
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
 @pytest.fixture
 def until():
     """Wait until something holds, at most ten seconds."""

@@ -70,18 +70,6 @@ def test_whose_a_job_is(job, claim):
 # --- whether another is gone
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 def hold(server, holder="x", seconds=30):
     body = {
         "metadata": {"namespace": "ops", "name": "two"},
@@ -196,13 +184,22 @@ def metric(made, name):
     return next((float(line.split()[-1]) for line in lines if line.startswith(name + " ")), None)
 
 
-async def test_one_that_has_other_servers_leaves_a_job_alone(server, operator, until, caplog):
-    caplog.set_level(logging.WARNING)
-    operator("one")
+async def a_ready_job(server, until):
     server.create("rolloutjobs", job())
     await until(lambda: len(server.named("pods")) == 2, "pods")
     server.run_pods()
     await until(lambda: status_of(server).get("readyWorkers") == "2/2", "ready workers")
+
+
+async def ended(operator):
+    operator.task.cancel()
+    await asyncio.wait({operator.task}, timeout=10)
+
+
+async def test_one_that_has_other_servers_leaves_a_job_alone(server, operator, until, caplog):
+    caplog.set_level(logging.WARNING)
+    operator("one")
+    await a_ready_job(server, until)
     assert status_of(server)["operator"] == OURS
 
     second = operator("two")
@@ -262,12 +259,8 @@ async def test_a_job_is_handed_over_by_its_owner(server, operator, until):
 async def test_a_job_whose_operator_is_gone(server, operator, until, monkeypatch, is_same_server):
     """Taken over where its keys are; elsewhere it is left, for it could only be failed."""
     first = operator("one")
-    server.create("rolloutjobs", job())
-    await until(lambda: len(server.named("pods")) == 2, "pods")
-    server.run_pods()
-    await until(lambda: status_of(server).get("readyWorkers") == "2/2", "ready workers")
-    first.task.cancel()
-    await asyncio.wait({first.task}, timeout=10)
+    await a_ready_job(server, until)
+    await ended(first)
     monkeypatch.setattr(other_leases, "GONE_AFTER_S", 0.0)
     second = operator("two", port=first.redis_port if is_same_server else None)
     if is_same_server:
@@ -285,12 +278,8 @@ async def test_a_job_whose_operator_is_gone(server, operator, until, monkeypatch
 async def test_the_same_operator_goes_on_after_an_upgrade(server, operator, servers, until, is_moved):
     """Under its Lease it is the same one, also with another address of its server: what is lost there is told as ever."""
     first = operator("one")
-    server.create("rolloutjobs", job())
-    await until(lambda: len(server.named("pods")) == 2, "pods")
-    server.run_pods()
-    await until(lambda: status_of(server).get("readyWorkers") == "2/2", "ready workers")
-    first.task.cancel()
-    await asyncio.wait({first.task}, timeout=10)
+    await a_ready_job(server, until)
+    await ended(first)
     operator("one", port=None if is_moved else first.redis_port)
     server.edit(
         "rolloutjobs", "rl", "a", lambda d: (d["spec"].update(replicas=3), d["metadata"].update(generation=2))

@@ -13,20 +13,6 @@ from rollout_operator.kube.lease import Lease, LeaseLost, LeaseTimes
 QUICK = LeaseTimes(duration_s=30, renew_every_s=0.02, retry_every_s=0.02, validity_s=18.0, timeout_s=2.0)
 
 
-class Clock:
-    """A clock that is moved by hand."""
-
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture
 def lease(api, clock):
     def make(identity, times=QUICK):
