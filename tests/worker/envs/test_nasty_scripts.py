@@ -34,6 +34,11 @@ more = {{"mp_start_method": {method!r}, "num_processes": 2, "auto_wrap_envs": Fa
 GUARD = 'if __name__ == "__main__":'
 
 
+def _as_from_a_terminal():
+    """What runs in the background of a shell ignores SIGINT, and so would its scripts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def started(tmp_path, body, method, how="file"):
     """A script's process, in a session of its own. Nothing is left of it after the block: neither processes nor pipes."""
@@ -56,6 +61,7 @@ def started(tmp_path, body, method, how="file"):
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": TOYS},
         start_new_session=True,
+        preexec_fn=_as_from_a_terminal,
     ) as process:
         if process.stdin is not None:
             process.stdin.write(text)
