@@ -251,7 +251,7 @@ async def test_a_job_is_handed_over_by_its_owner(server, operator, until):
     await until(lambda: metric(first, "rollout_jobs_left_alone") == 1, "the first one's retreat")
     await until(lambda: status_of(server).get("readyWorkers") == "2/2", "ready workers")
     assert {pod["metadata"]["uid"] for pod in server.named("pods").values()} == uids
-    assert said(server, "TakenOver")
+    await until(lambda: said(server, "TakenOver"), "the event, which is written beside the status")
     assert conditions(server)["Failed"] == "False"
 
 
