@@ -28,6 +28,12 @@ FROM_MAP = Document(kwargs_from=KwargsSource(config_map_key_ref=KeyRef(name="cfg
         pytest.param(Document(kwargs={"a": 1}), {podenv.ENV_KWARGS: "{}"}, {"a": 1}, id="the spec's own"),
         pytest.param(FROM_MAP, {podenv.ENV_KWARGS: '{"x": 1.0}'}, {"x": 1.0}, id="json"),
         pytest.param(FROM_MAP, {podenv.ENV_KWARGS: "x: 1.0\ny:\n  - a\n"}, {"x": 1.0, "y": ["a"]}, id="yaml"),
+        pytest.param(
+            FROM_MAP,
+            {podenv.ENV_KWARGS: "a: &a {k: 1}\nb: &b {l: 2}\nc:\n  <<: *a\n  k: 3\n"},
+            {"a": {"k": 1}, "b": {"l": 2}, "c": {"k": 3}},
+            id="merged",
+        ),
         pytest.param(FROM_MAP, {podenv.ENV_KWARGS: ""}, {}, id="empty"),
     ],
 )
@@ -45,6 +51,15 @@ def test_arguments(document, environ, kwargs):
         pytest.param({podenv.ENV_KWARGS: "- a"}, "mapping", id="a list"),
         pytest.param({podenv.ENV_KWARGS: "1: a"}, "mapping", id="no names"),
         pytest.param({podenv.ENV_KWARGS: "a: [1"}, "neither JSON nor YAML", id="broken"),
+        pytest.param(
+            {podenv.ENV_KWARGS: '{"x": 1, "y": {"a": 1, "a": 2}}'}, "'a' stands twice", id="twice, JSON"
+        ),
+        pytest.param(
+            {podenv.ENV_KWARGS: "x: 1\ny: 2\nx: 3\n"}, "'x' stands in line 1 and in line 3", id="twice"
+        ),
+        pytest.param(
+            {podenv.ENV_KWARGS: "y:\n  {a: 1, a: 2}\n"}, "'a' stands in line 2 and", id="twice, inside"
+        ),
         pytest.param({podenv.ENV_KWARGS: "!!python/object/apply:os.system [ls]"}, "neither", id="code"),
     ],
 )

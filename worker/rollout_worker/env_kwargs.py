@@ -14,7 +14,10 @@ import yaml
 
 from rollout_contract import podenv
 from rollout_contract.errors import ConfigurationError
+from rollout_contract.json_text import RepeatedKey, without_repeats
 from rollout_contract.podenv import WorkerDocument
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 def env_kwargs(document: WorkerDocument, environ: Mapping[str, str]) -> Mapping[str, Any]:
@@ -35,12 +38,31 @@ def env_kwargs(document: WorkerDocument, environ: Mapping[str, str]) -> Mapping[
     return kwargs
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain YAML in which every key of a mapping stands once, as in JSON."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        first: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.tag != _MERGE and key.value in first:
+                raise RepeatedKey(
+                    f"the key {key.value!r} stands in line {first[key.value]} and in line {line}"
+                )
+            first[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=without_repeats)
+    except RepeatedKey as error:
+        raise ConfigurationError(f"{where}: {error}; write it once") from error
     except ValueError:
         pass  # not JSON: YAML, of which the parser gives the better message
     try:
-        return yaml.safe_load(text) or {}
+        return yaml.load(text, Loader=_Loader) or {}  # noqa: S506  # derived from the safe loader
+    except RepeatedKey as error:
+        raise ConfigurationError(f"{where}: {error}; write it once") from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{where} is neither JSON nor YAML: {error}") from error
