@@ -154,6 +154,6 @@ def rig(server: DataServer, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
         for process in each.processes:
             if process.poll() is None:
                 process.kill()
-            process.wait(10)
+            process.wait(60)
         each.control.delete()
         each.control.close()

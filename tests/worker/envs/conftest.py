@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from rollout_worker.envs import ParallelEnv, SerialEnv, VectorEnv, open_envs
+from rollout_worker.envs.crew import ending
 
 KINDS = [
     pytest.param(0, id="serial"),
@@ -153,13 +154,19 @@ def children_of(pid: int) -> list[int]:
 def wait_until() -> Callable[..., None]:
     """Wait for a condition, and fail where it does not come true in time."""
 
-    def wait(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
+    def wait(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
         end = time.monotonic() + deadline_s
         while not condition():
             assert time.monotonic() < end, "the condition did not come true in time"
             time.sleep(0.01)
 
     return wait
+
+
+@pytest.fixture
+def all_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure every child has the time to report its own: where others compute, half a second is little."""
+    monkeypatch.setattr(ending, "GATHER_S", 60.0)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -74,10 +75,11 @@ def test_a_slow_environment_does_not_hold_the_others(more):
                 done += ready.indices
                 assert 0 not in ready.indices
             env.send(td[[1, 2]], [1, 2])
-        begin = time.monotonic()
-        while len(env.recv(1, timeout_s=0.05).indices):
-            assert time.monotonic() - begin < 5
-        assert env.recv(1, timeout_s=0.0).indices == []
+        done = []
+        while len(done) < 2:
+            done += env.recv(1).indices
+        assert sorted(done) == [1, 2]
+        assert env.recv(1, timeout_s=0.05).indices == []
         toys.Gate.open_all(env.vector.pids[0])
         assert env.recv(1).indices == [0]
 
@@ -98,10 +100,12 @@ def test_a_failure_of_a_sent_environment(make):
     assert env.reset()["observation"].tolist() == [[0]] * 3
 
 
-@pytest.mark.parametrize(("how", "kind"), [(signal.SIGKILL, ChildLost), (signal.SIGSTOP, StepTimeout)])
+@pytest.mark.parametrize(
+    ("how", "kind", "step_timeout_s"), [(signal.SIGKILL, ChildLost, 60.0), (signal.SIGSTOP, StepTimeout, 2.0)]
+)
 @pytest.mark.parametrize("more", [{}, {"use_buffers": False}])
-def test_a_lost_process_is_noticed_while_the_others_go_on(how, kind, more):
-    more = {"num_processes": 2, "mp_start_method": "fork", "step_timeout_s": 0.5, **more}
+def test_a_lost_process_is_noticed_while_the_others_go_on(how, kind, step_timeout_s, more):
+    more = {"num_processes": 2, "mp_start_method": "fork", "step_timeout_s": step_timeout_s, **more}
     with ParallelEnv(2, CountEnv, create_env_kwargs={"k": 1e9}, **more) as env:
         td = env.rand_action(env.reset())
         os.kill(env.vector.pids[1], how)
@@ -112,7 +116,7 @@ def test_a_lost_process_is_noticed_while_the_others_go_on(how, kind, more):
 
 
 def go_on_with_the_first(env):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         ready = env.recv(1)
         env.send(ready.root, ready.indices)
@@ -135,15 +139,18 @@ def test_effort_tells_who_is_slow_and_how_long_was_waited():
     factories = [functools.partial(toys.Sleep, t=0.0), functools.partial(toys.Sleep, t=0.02)]
     with ParallelEnv(2, factories, num_processes=2, mp_start_method="fork") as env:
         td = env.rand_action(env.reset())
-        before = env.effort
+        efforts = [env.effort]
         for _ in range(5):
             env.step(td)
-        after = env.effort
-    busy = [late - early for late, early in zip(after.busy_s, before.busy_s, strict=True)]
-    assert busy[1] >= 0.1
-    assert busy[0] < busy[1]
-    assert after.waited_s - before.waited_s >= 0.09
-    assert [late - early for late, early in zip(after.commands, before.commands, strict=True)] == [5, 5]
+            efforts.append(env.effort)
+    steps = list(pairwise(efforts))
+    quick, slow = ([late.busy_s[at] - early.busy_s[at] for early, late in steps] for at in (0, 1))
+    assert min(slow) >= 0.02
+    # Where others compute, any one step may last, or be over before this process looks for it.
+    assert min(quick) < 0.02
+    assert max(late.waited_s - early.waited_s for early, late in steps) >= 0.015
+    commands = [[late.commands[at] - early.commands[at] for early, late in steps] for at in (0, 1)]
+    assert commands == [[1] * 5] * 2
 
 
 def test_effort_without_processes(make):

@@ -10,7 +10,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 
 import pytest
 import torch
@@ -52,9 +51,9 @@ def test_a_state_that_cannot_be_loaded_names_its_environment(make):
 
 @pytest.mark.row("E-117")
 def test_a_state_that_takes_too_long_to_load():
-    env = ParallelEnv(2, functools.partial(toys_td.Crooked, "sleep", "load"), step_timeout_s=0.5, **FORKED)
+    env = ParallelEnv(2, functools.partial(toys_td.Crooked, "sleep", "load"), step_timeout_s=2.0, **FORKED)
     env.reset()
-    with pytest.raises(StepTimeout, match=r"0\.5 s") as caught:
+    with pytest.raises(StepTimeout, match="2 s") as caught:
         env.load_state_dict({"buf": torch.tensor(1.0)})
     assert caught.value.call == "load_state_dict"
     env.close()
@@ -274,19 +273,25 @@ def test_the_last_reference_closes(more, wait_until):
 
 
 @pytest.mark.row("E-146")
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("more", [{}, {"use_buffers": False}])
-def test_closing_with_a_stuck_or_dead_child_is_bounded(how, more):
+def test_closing_with_a_stuck_child_is_bounded(more):
     env = ParallelEnv(3, CountEnv, num_processes=3, close_timeout_s=0.5, **FORKED, **more)
     env.reset()
-    os.kill(env.vector.pids[1], how)
-    begin = time.monotonic()
-    if how == signal.SIGSTOP:
-        with pytest.raises(StepTimeout):
-            env.close()
-    else:
-        env.close(raise_if_closed=False)
-    assert time.monotonic() - begin < 8
+    os.kill(env.vector.pids[1], signal.SIGSTOP)
+    with pytest.raises(StepTimeout, match=r"environment 1 .*0\.5 s"):
+        env.close()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.row("E-146")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("more", [{}, {"use_buffers": False}])
+def test_closing_does_not_wait_for_a_dead_child(more):
+    env = ParallelEnv(3, CountEnv, num_processes=3, close_timeout_s=600.0, **FORKED, **more)
+    env.reset()
+    os.kill(env.vector.pids[1], signal.SIGKILL)
+    env.close(raise_if_closed=False)
     assert multiprocessing.active_children() == []
 
 
@@ -295,11 +300,11 @@ def test_closing_with_a_stuck_or_dead_child_is_bounded(how, more):
 
 @pytest.mark.row("E-148")
 def test_a_late_answer_is_never_taken_for_the_next(monkeypatch):
-    monkeypatch.setenv(PIPE_TIMEOUT, "0.5")
+    monkeypatch.setenv(PIPE_TIMEOUT, "2.0")
     env = ParallelEnv(2, functools.partial(toys_td.Crooked, "sleep"), **FORKED)
     td = env.rand_action(env.reset())
     env.step(td)
-    with pytest.raises(StepTimeout, match=r"0\.5 s.*BATCHED_PIPE_TIMEOUT") as caught:
+    with pytest.raises(StepTimeout, match=r"2 s.*BATCHED_PIPE_TIMEOUT") as caught:
         env.step(td)
     assert caught.value.env_index == 1
     assert env.is_closed
@@ -316,9 +321,9 @@ def test_a_limit_that_is_no_number(monkeypatch):
 @pytest.mark.row("E-149")
 @pytest.mark.parametrize("more", [{}, {"use_buffers": False}])
 def test_an_idle_parent_loses_nobody(more):
-    with ParallelEnv(2, CountEnv, step_timeout_s=0.3, **FORKED, **more) as env:
+    with ParallelEnv(2, CountEnv, step_timeout_s=2.0, **FORKED, **more) as env:
         td = env.rand_action(env.reset())
-        threading.Event().wait(0.9)
+        threading.Event().wait(2.5)
         env.step(td)
 
 

@@ -12,8 +12,11 @@ import toys
 from rollout_contract.errors import ChildLost, EntrypointError, EnvError, LayoutMismatch, StepTimeout
 from rollout_worker.envs import open_envs
 
-QUICK_S = 8.0
-"""More than any of these may take on a busy machine; the promise is less."""
+QUICK_S = 30.0
+"""More than any of these may take on a busy machine, and less than `step_timeout_s`; the promise is less."""
+
+IN_TWO_CHILDREN = pytest.mark.parametrize("num_processes", [2], indirect=True)
+"""What is of processes alone is tried once."""
 
 
 def provoke(envs, place: str) -> None:
@@ -39,6 +42,7 @@ def test_the_users_own_exception_arrives(open_toys, where):
 
 @pytest.mark.probe("P-09")
 @pytest.mark.parametrize("where", ["constructor", "reset", 2])
+@pytest.mark.usefixtures("all_report")
 def test_two_at_once_are_both_named(open_toys, where):
     factories = [toys.Fault] * 4
     kwargs = [{"where": where if index in (1, 3) else "nowhere", "env_index": index} for index in range(4)]
@@ -78,13 +82,13 @@ def test_a_system_exit_is_an_error_of_its_environment(open_toys):
     assert caught.value.env_index == 2
 
 
+@IN_TWO_CHILDREN
 @pytest.mark.parametrize("where", ["reset", 2])
 def test_an_environment_that_never_answers_is_ended(open_toys, where):
-    envs = open_toys(
-        toys.Fault, 3, kwargs={"how": "sleep", "where": where, "only": 1}, num_processes=2, step_timeout_s=0.6
-    )
+    kwargs = {"how": "sleep", "where": where, "only": 1}
+    envs = open_toys(toys.Fault, 3, kwargs=kwargs, step_timeout_s=2.0)
     begin = time.monotonic()
-    with pytest.raises(StepTimeout, match=r"0\.6 s") as caught:
+    with pytest.raises(StepTimeout, match="2 s") as caught:
         provoke(envs, "step" if where == 2 else where)
     assert time.monotonic() - begin < QUICK_S
     assert isinstance(caught.value, TimeoutError)
@@ -101,21 +105,23 @@ def test_a_constructor_that_never_returns_is_ended():
             num_steps=1,
             num_processes=2,
             start_method="fork",
-            start_timeout_s=1.5,
+            start_timeout_s=4.0,
         )
     assert time.monotonic() - begin < QUICK_S
     assert (caught.value.env_index, caught.value.call) == (1, "constructor")
 
 
+@pytest.mark.parametrize("num_processes", [1], indirect=True)
 def test_slow_steps_are_no_silence(open_toys):
-    envs = open_toys(toys.Sleep, 4, 4, kwargs={"t": 0.25}, num_processes=1, step_timeout_s=0.6)
+    envs = open_toys(toys.Sleep, 4, 4, kwargs={"t": 0.8}, step_timeout_s=3.0)
     envs.reset()
     envs.step_range(0, 0, 1)
     assert (envs.blocks[0].arrays["next", "observation"][:, 0] == 1).all()
 
 
+@IN_TWO_CHILDREN
 def test_a_stopped_process_counts_as_silent(open_toys):
-    envs = open_toys(toys.Count, 2, num_processes=2, step_timeout_s=0.5)
+    envs = open_toys(toys.Count, 2, step_timeout_s=2.0)
     envs.reset()
     os.kill(envs.pids[1], signal.SIGSTOP)
     with pytest.raises(StepTimeout) as caught:
@@ -188,9 +194,10 @@ def test_an_observation_space_without_a_spec_is_named(open_toys):
         open_toys(toys.Strange, 1)
 
 
+@IN_TWO_CHILDREN
 @pytest.mark.probe("P-08")
 def test_after_a_failure_every_call_says_so_and_a_start_starts(open_toys, collect):
-    envs = open_toys(toys.Count, 4, num_processes=2)
+    envs = open_toys(toys.Count, 4)
     envs.reset()
     pids = envs.pids
     os.kill(pids[0], signal.SIGKILL)
@@ -210,10 +217,11 @@ def test_after_a_failure_every_call_says_so_and_a_start_starts(open_toys, collec
     assert collect(envs)["observation"][0, :, 0].tolist() == [0, 1, 2, 0]
 
 
+@IN_TWO_CHILDREN
 @pytest.mark.probe("P-08")
 @pytest.mark.parametrize("during", ["idle", "step", "reset", "close", "call"])
 def test_a_kill_at_any_moment_ends_in_a_named_error(open_toys, during):
-    envs = open_toys(toys.Sleep, 2, 4, kwargs={"t": 0.02}, num_processes=2)
+    envs = open_toys(toys.Sleep, 2, 4, kwargs={"t": 20.0 if during == "step" else 0.02})
     envs.reset()
     victim = envs.pids[1]
     if during == "step":
@@ -244,14 +252,10 @@ def test_a_close_that_raises_is_told_and_still_closes(open_toys, leftovers):
     assert envs.is_closed
 
 
+@IN_TWO_CHILDREN
 def test_a_close_that_hangs_is_bounded(open_toys):
-    envs = open_toys(
-        toys.Fault,
-        2,
-        kwargs={"how": "sleep", "where": "close", "only": 1},
-        num_processes=2,
-        close_timeout_s=0.5,
-    )
+    kwargs = {"how": "sleep", "where": "close", "only": 1}
+    envs = open_toys(toys.Fault, 2, kwargs=kwargs, close_timeout_s=0.5)
     begin = time.monotonic()
     with pytest.raises(StepTimeout):
         envs.close()

@@ -40,10 +40,12 @@ def test_looks_in_vain_become_rare_and_come_back():
         assert not lookout.sees(never)
         looked.append((number, never.looks - before))
     assert never.looks < 2 * 200
-    lookout = Lookout(5.0)
+    lookout = Lookout(60.0)
     event = threading.Event()
-    threading.Timer(0.05, event.set).start()
+    timer = threading.Timer(0.05, event.set)
+    timer.start()
     assert lookout.sees(event.is_set)
+    timer.join()
     assert lookout._to_skip == 0
 
 

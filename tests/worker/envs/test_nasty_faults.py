@@ -31,8 +31,8 @@ def everywhere(names, fully):
     ]
 
 
-QUICK_S = 8.0
-"""More than any of these may take on a busy machine; the promise is a second."""
+QUICK_S = 30.0
+"""More than any of these may take on a busy machine, and less than `step_timeout_s`; the promise is a second."""
 
 OF_THE_CALLER = {"keyboard", "cancelled", "generator", "base"}
 """Raised in the caller's own process, these are not the environment's alone: they go through as they are."""
@@ -97,6 +97,7 @@ def test_an_interrupt_in_the_callers_process_stays_one(deed, where):
 @pytest.mark.probe("P-09")
 @pytest.mark.parametrize("deeds", [("mute", "unpicklable"), ("keyboard", "local"), ("exit 0", "empty")])
 @pytest.mark.parametrize("more", MODES)
+@pytest.mark.usefixtures("all_report")
 def test_several_at_once_are_all_named(deeds, more):
     factories = [
         toys.Count,
@@ -187,7 +188,7 @@ def silent(env):
     try:
         use(env)
     except StepTimeout as error:
-        assert time.monotonic() - begin < QUICK_S + 5  # a close has 5 s
+        assert time.monotonic() - begin < QUICK_S
         env.close(raise_if_closed=False)
         return error.with_traceback(None)
     raise AssertionError("nobody was silent")
@@ -198,7 +199,7 @@ def silent(env):
 @pytest.mark.parametrize("where", ["reset", 2, "close"])
 @pytest.mark.parametrize("more", MODES)
 def test_a_process_that_is_stopped_is_ended(monkeypatch, leftovers, where, more):
-    monkeypatch.setenv("BATCHED_PIPE_TIMEOUT", "1.0")
+    monkeypatch.setenv("BATCHED_PIPE_TIMEOUT", "2.0")
     before = leftovers()
     error = silent(forked(2, nasty("stops", where), **more))
     assert (error.env_index, error.call) == (1, "step" if where == 2 else where)

@@ -17,7 +17,7 @@ from rollout_worker.envs import EnvCreator, ParallelEnv, SerialEnv
 from rollout_worker.envs.seeding import chain
 
 pytestmark = pytest.mark.timeout(
-    120
+    300
 )  # scripts that import torch in every process take long where others compute
 
 

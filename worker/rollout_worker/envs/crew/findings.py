@@ -15,7 +15,8 @@ from rollout_worker.envs.progress import Doing, read_progress
 from rollout_worker.envs.transfer import receive
 
 MESSAGE_S = 10.0
-"""A message that a child has announced must arrive within this."""
+"""A message that a child has announced must arrive within this, and so must the exit code of one that has ended: where
+others compute, the server of forkserver is slow to tell it."""
 
 
 class Findings:
@@ -32,7 +33,7 @@ class Findings:
 
     def death_of(self, child: Child, call: str) -> EnvFault:
         """The fault of a child whose process has ended. `call` is what the crew was doing."""
-        child.reap(1.0)
+        child.reap(MESSAGE_S)
         exitcode = child.process.exitcode
         if exitcode == NO_MAIN_GUARD:
             raise RuntimeError(MAIN_GUARD) from None
