@@ -18,6 +18,7 @@ import pytest
 from data_servers import DataServer
 from fastapi import FastAPI
 
+from rollout_api import readiness
 from rollout_api.app import create_app
 from rollout_api.auth import TokenAuth
 from rollout_api.serve import bind, serving
@@ -34,7 +35,7 @@ TOKEN = "test-token-0123456789abcdef"
 REDIS_PASSWORD = "s3cr3t-probe-42"
 
 
-async def until(is_so: Callable[[], Any], *, deadline_s: float = 10.0) -> None:
+async def until(is_so: Callable[[], Any], *, deadline_s: float = 60.0) -> None:
     """Wait for a condition (or for one that is awaited) with a deadline."""
     async with asyncio.timeout(deadline_s):
         while True:
@@ -143,8 +144,14 @@ async def control(stream: AsyncSession, job: RolloutJob) -> AsyncIterator[Contro
 
 @pytest.fixture
 def limits() -> Limits:
-    """Limits of the gateway; tests override them."""
-    return Limits()
+    """Limits of the gateway, none of which this machine reaches by standing still; tests override them."""
+    return Limits(live_timeout_s=60.0, request_s=60.0)
+
+
+@pytest.fixture(autouse=True)
+def patient_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of a Redis that is there never takes too long, however busy this machine is."""
+    monkeypatch.setattr(readiness, "CHECK_S", 60.0)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ class TestOtherServers:
                 ("default", "x"),
                 token=None,
                 ca_file=None,
-                timeout_s=5.0,
+                timeout_s=60.0,
             )
 
     async def test_nothing_answers(self) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,8 @@ from rollout_cli.local.job_store import LocalStore
 from rollout_contract.spec import RolloutJob
 from rollout_stream.aio import AsyncSession, Control
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
+"""For whatever must come: it costs time only where it does not."""
 
 
 @dataclass
@@ -51,12 +53,14 @@ async def events_of(answer: httpx2.Response) -> AsyncIterator[Event]:
             fields[name] = value
 
 
-async def first(events: AsyncIterator[Event], name: str) -> Event:
-    """The next event of this name."""
+async def first(events: AsyncIterator[Event], name: str, passed: list[Event] | None = None) -> Event:
+    """The next event of this name; those before it go to `passed`."""
     async with asyncio.timeout(DEADLINE_S):
         async for event in events:
             if event.name == name:
                 return event
+            if passed is not None:
+                passed.append(event)
     raise AssertionError(f"the stream ended without {name}")
 
 
@@ -81,12 +85,11 @@ async def test_events_begin_with_how_things_are_and_go_on(
         assert set(conditions.data) >= {"state", "generation", "suspend", "readyWorkers"}
         progress = await first(events, "progress")
         assert progress.data["live"]["progress"]["frames"] == 0
-        loop = asyncio.get_running_loop()
-        before = loop.time()
         job_file.write_status({"state": "Running", "conditions": []})
-        changed = await first(events, "conditions")
+        passed: list[Event] = []
+        changed = await first(events, "conditions", passed)
         assert changed.data["state"] == "Running"
-        assert loop.time() - before < 2
+        assert len(passed) <= 1  # `progress` comes each second: conditions are told as soon as they change
         again = await first(events, "progress")
         assert int(again.id.partition("-")[2]) > int(progress.id.partition("-")[2])
 
@@ -142,7 +145,9 @@ async def test_without_redis_events_say_so(
         own_redis.stop()
         async with (
             serving(app, bind("127.0.0.1", 0), grace_s=1.0) as url,
-            httpx2.AsyncClient(base_url=url, headers={"authorization": f"Bearer {token}"}) as caller,
+            httpx2.AsyncClient(
+                base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=DEADLINE_S
+            ) as caller,
             caller.stream("GET", path + "/events") as answer,
         ):
             progress = await first(events_of(answer), "progress")
@@ -158,11 +163,12 @@ async def test_redis_is_read_once_whatever_the_number_of_clients(
         feeds = [events_of(answer) for answer in answers]
         for events in feeds:
             await first(events, "progress")
-        before = reads_of(app)
+        loop = asyncio.get_running_loop()
+        before, started = reads_of(app), loop.time()
         for _ in range(2):
             for events in feeds:
                 await first(events, "progress")
-        assert reads_of(app) - before <= 4
+        assert reads_of(app) - before <= loop.time() - started + 2  # one a second
         metrics = (await caller.get("/metrics")).text
         assert "rollout_gateway_event_clients 20.0" in metrics
     await until(lambda: app.state.gateway.feeds.num_clients == 0)
@@ -292,32 +298,51 @@ class TestUploadsAtOnce:
     """There is a bound on uploads that run, and a place is given back whatever becomes of its upload."""
 
     @pytest.fixture
-    def limits(self) -> Limits:
-        return Limits(max_uploads=1, body_idle_s=0.3)
+    def limits(self, request: pytest.FixtureRequest) -> Limits:
+        return Limits(max_uploads=1, body_idle_s=request.param)
 
-    async def test_a_place_comes_back(
+    @pytest.fixture
+    def begun(self, path: str, token: str) -> bytes:
+        """An upload that does not go on."""
+        head = f"PUT {path}/weights HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+        return f"{head}Content-Length: 999\r\n\r\n".encode() + b"\x40"
+
+    @pytest.mark.parametrize("limits", [DEADLINE_S], ids=["patient"], indirect=True)
+    async def test_one_too_many_is_refused_until_the_other_goes(
         self,
         app: FastAPI,
         base_url: str,
         caller: httpx2.AsyncClient,
         path: str,
-        token: str,
+        begun: bytes,
         control: Control,
         make_weights: Any,
         until: Any,
     ) -> None:
-        head = (
-            f"PUT {path}/weights HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
-            "Content-Length: 999\r\n\r\n"
-        )
-        sleeper = asyncio.create_task(raw(base_url, head.encode() + b"\x40", up_to=b"}"))
+        address = urlsplit(base_url)
+        _, sleeper = await asyncio.open_connection(address.hostname, address.port)
+        sleeper.write(begun)
         await until(lambda: app.state.gateway.uploads.in_use == 1)
         refused = await caller.put(path + "/weights", content=make_weights())
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
-        answer = await sleeper
+        sleeper.close()
+        await until(lambda: app.state.gateway.uploads.in_use == 0)
+        assert (await caller.put(path + "/weights", content=make_weights())).status_code == 201
+        await sleeper.wait_closed()
+
+    @pytest.mark.parametrize("limits", [0.3], ids=["impatient"], indirect=True)
+    async def test_one_that_sleeps_gives_its_place_back(
+        self,
+        app: FastAPI,
+        base_url: str,
+        begun: bytes,
+        control: Control,
+        until: Any,
+    ) -> None:
+        answer = await raw(base_url, begun, up_to=b"}")
         assert b"408 Request Timeout" in answer
         assert b"urn:rolloutjob:problem:timeout" in answer
-        assert (await caller.put(path + "/weights", content=make_weights())).status_code == 201
+        await until(lambda: app.state.gateway.uploads.in_use == 0)
 
 
 async def test_a_connection_without_a_request_is_closed(
@@ -359,14 +384,15 @@ async def test_the_end_closes_event_streams_and_the_socket(
     app = create_app(store=store, stream=stream, auth=TokenAuth(token))
     sock = bind("127.0.0.1", 0)
     loop = asyncio.get_running_loop()
-    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as caller:
-        async with serving(app, sock, grace_s=5.0) as url:
+    headers = {"authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=DEADLINE_S) as caller:
+        async with serving(app, sock, grace_s=DEADLINE_S) as url:
             request = caller.build_request("GET", url + path + "/events")
             answer = await caller.send(request, stream=True)
             events = events_of(answer)
             await first(events, "conditions")
             before = loop.time()
-        assert loop.time() - before < 3
+        assert loop.time() - before < DEADLINE_S / 2  # nobody waited for the stream to end by itself
         async with asyncio.timeout(DEADLINE_S):
             assert all(event.name == "progress" for event in [event async for event in events])
         await answer.aclose()
@@ -390,19 +416,29 @@ async def test_signals_are_left_to_the_caller(base_url: str) -> None:
 
 @pytest.mark.probe("P-54")
 async def test_the_log_holds_paths_alone(
-    caller: httpx2.AsyncClient, path: str, token: str, job: RolloutJob, caplog: pytest.LogCaptureFixture
+    caller: httpx2.AsyncClient,
+    path: str,
+    token: str,
+    job: RolloutJob,
+    caplog: pytest.LogCaptureFixture,
+    until: Any,
 ) -> None:
     caplog.set_level(logging.DEBUG)
     await caller.get(path + "?token=" + token, headers={"cookie": f"rollout_session={token}"})
-    ours = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
-    assert any(path in line for line in ours)
-    assert not any(token in line for line in ours)
+
+    def ours() -> list[str]:
+        return [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
+
+    await until(lambda: any(path in line for line in ours()))  # the line comes after the answer
+    assert not any(token in line for line in ours())
 
 
 async def test_a_session_ends_its_event_stream(
     store: LocalStore, stream: AsyncSession, job: RolloutJob, path: str, token: str, control: Control
 ) -> None:
-    auth = TokenAuth(token, session_s=2)
+    begun = time.time()
+    # However late the stream begins, the session lets it begin; its end is by the clock of this machine.
+    auth = TokenAuth(token, session_s=3, clock=lambda: begun)
     app = create_app(store=store, stream=stream, auth=auth, settings=ApiSettings())
     async with (
         serving(app, bind("127.0.0.1", 0), grace_s=1.0) as url,
@@ -414,4 +450,5 @@ async def test_a_session_ends_its_event_stream(
             assert answer.status_code == 200
             async with asyncio.timeout(DEADLINE_S):
                 names = {event.name async for event in events_of(answer)}
-        assert names == {"conditions", "progress"}
+        assert time.time() > int(begun) + 3 - 0.1
+        assert names <= {"conditions", "progress"}

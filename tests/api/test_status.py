@@ -87,7 +87,7 @@ async def test_both_halves_of_the_status(
         live["stream"].pop("ageSeconds"),
         live["seed"].pop("ageSeconds"),
     ]
-    assert all(0 <= age < 2 for age in ages)
+    assert all(0 <= age < 60 for age in ages)
     assert live["progress"] == {
         "frames": 25_000,
         "totalFrames": 100_000,
@@ -175,7 +175,7 @@ async def test_one_row_per_worker(
     rows = (await client.get(path + "/workers")).json()["items"]
     assert [(row["index"], row["isLost"]) for row in rows] == [(0, True), (9, False), (10, False)]
     row = rows[1]
-    assert row.pop("lastSeenSeconds") < 2
+    assert 0 <= row.pop("lastSeenSeconds") < 60
     assert row.pop("startedAt").endswith("Z")
     assert row == {
         "group": "default",
@@ -327,7 +327,7 @@ class TestLiveCache:
             return len(reads)
 
         now = [0.0]
-        cache = LiveCache(read, ttl_s=1.0, timeout_s=5.0, clock=lambda: now[0])
+        cache = LiveCache(read, ttl_s=1.0, timeout_s=60.0, clock=lambda: now[0])
         callers = [asyncio.create_task(cache.get(looked_at)) for _ in range(50)]
         await asyncio.sleep(0)
         callers[0].cancel()  # the first one began the read: the others still get it
@@ -349,7 +349,7 @@ class TestLiveCache:
             reads.append(job)
             raise StreamUnavailable("Redis at 192.0.2.1:6379 cannot be reached")
 
-        cache = LiveCache(read, ttl_s=1.0, timeout_s=5.0, clock=lambda: 0.0)
+        cache = LiveCache(read, ttl_s=1.0, timeout_s=60.0, clock=lambda: 0.0)
         for _ in range(3):
             away = await cache.get(looked_at)
             assert isinstance(away, Away)
@@ -370,7 +370,7 @@ class TestLiveCache:
         async def read(job: RolloutJob) -> Any:
             return job
 
-        cache = LiveCache(read, ttl_s=1.0, timeout_s=1.0, clock=lambda: now[0])
+        cache = LiveCache(read, ttl_s=1.0, timeout_s=60.0, clock=lambda: now[0])
         for i in range(100):
             other = looked_at.metadata.model_copy(update={"name": f"job-{i}"})
             await cache.get(looked_at.model_copy(update={"metadata": other}))

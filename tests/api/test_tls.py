@@ -58,7 +58,10 @@ async def name_at(url: str) -> str:
     """The name in the certificate that a new connection gets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    async with httpx2.AsyncClient(verify=context) as caller, caller.stream("GET", url + "/healthz") as answer:
+    async with (
+        httpx2.AsyncClient(verify=context, timeout=60) as caller,
+        caller.stream("GET", url + "/healthz") as answer,
+    ):
         assert answer.status_code == 200
         tls = answer.extensions["network_stream"].get_extra_info("ssl_object")
         certificate = x509.load_der_x509_certificate(tls.getpeercert(binary_form=True))
@@ -90,7 +93,7 @@ async def test_a_replaced_certificate_is_taken_up(
 async def test_the_port_with_metrics_tells_of_no_job(app: FastAPI, job: RolloutJob) -> None:
     async with (
         serving_plainly(metrics_app(app), bind("127.0.0.1", 0), grace_s=1.0) as url,
-        httpx2.AsyncClient(base_url=url) as stranger,
+        httpx2.AsyncClient(base_url=url, timeout=60) as stranger,
     ):
         answer = await stranger.get("/metrics")
         assert answer.status_code == 200

@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-START_S = 30.0
-CALL_S = 20.0
+START_S = 60.0
+CALL_S = 60.0
 
 
 @dataclass
@@ -29,7 +29,6 @@ class Page:
     complaints: list[str] = field(default_factory=list)
     _answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     _number: int = 0
-    _loaded: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def read(self) -> None:
         """Take what the browser says, until it is closed."""
@@ -44,8 +43,6 @@ class Page:
         match method:
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
-            case "Page.loadEventFired":
-                self._loaded.set()
             case "Runtime.exceptionThrown":
                 self.complaints.append(str(params["exceptionDetails"]))
             case "Log.entryAdded" if params["entry"]["level"] == "error":
@@ -53,25 +50,39 @@ class Page:
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """One command of the protocol."""
-        self._number += 1
-        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
-        await self.socket.send_json({"id": self._number, "method": method, "params": params})
-        async with asyncio.timeout(CALL_S):
-            record = await answer
+        record = await self._ask(method, params)
         assert "error" not in record, record
         result: dict[str, Any] = record["result"]
         return result
 
+    async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self._number += 1
+        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        await self.socket.send_json({"id": self._number, "method": method, "params": params})
+        async with asyncio.timeout(CALL_S):
+            record: dict[str, Any] = await answer
+        return record
+
     async def open(self, url: str) -> None:
         """Go somewhere and wait until it is loaded."""
-        self._loaded.clear()
-        await self.call("Page.navigate", url=url)
-        await self.wait_loaded()
+        async with self._another_document():
+            await self.call("Page.navigate", url=url)
 
-    async def wait_loaded(self) -> None:
-        """Wait for the load that is under way."""
+    @asynccontextmanager
+    async def _another_document(self) -> AsyncIterator[None]:
+        """Wait, after the block, until another document than that before it is there as a whole.
+
+        Events of loads tell not which document was loaded: it may still be the one before.
+        """
+        await self.js("window.isBefore = true")
+        yield
+        is_there = "location.href !== 'about:blank' && !window.isBefore && document.readyState === 'complete'"
         async with asyncio.timeout(CALL_S):
-            await self._loaded.wait()
+            while True:  # in between there is no document, and so an error
+                record = await self._ask("Runtime.evaluate", {"expression": is_there, "returnByValue": True})
+                if record.get("result", {}).get("result", {}).get("value") is True:
+                    return
+                await asyncio.sleep(0.02)
 
     async def js(self, expression: str) -> Any:
         """The value of an expression in the page."""
@@ -87,11 +98,10 @@ class Page:
 
     async def sign_in(self, token: str) -> None:
         """Fill in the form and send it, as a person would."""
-        self._loaded.clear()
-        await self.js("document.querySelector('input[name=token]').focus()")
-        await self.call("Input.insertText", text=token)
-        await self.js("document.querySelector('form button').click()")
-        await self.wait_loaded()
+        async with self._another_document():
+            await self.js("document.querySelector('input[name=token]').focus()")
+            await self.call("Input.insertText", text=token)
+            await self.js("document.querySelector('form button').click()")
 
     async def screenshot(self, path: Path) -> None:
         """The whole page as a picture."""

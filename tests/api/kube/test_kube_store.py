@@ -256,11 +256,11 @@ class TestErrors:
 async def test_a_flood_of_questions_about_strangers_holds_nobody_else_up(
     kube: KubernetesClient, server: Any, stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "ANSWER_S", 0.5)
     for _ in range(client.MAX_IN_FLIGHT):
         await kube._own_slots.acquire()
     server.respond = lambda call: (200, stored)
     assert await KubernetesStore(kube).acting_for(CALLER).get("rl", "cartpole")
+    monkeypatch.setattr(client, "ANSWER_S", 0.5)
     with pytest.raises(StoreUnavailable, match="too many calls"):
         await kube.call(Request("GET", "/version"))
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 pytestmark = pytest.mark.slow
+DEADLINE_S = 60.0
 ADA = {"username": "ada", "groups": ["system:authenticated"]}
 
 
@@ -82,7 +83,7 @@ def environ(tmp_path: Path, server_url: str, redis_server: Any) -> dict[str, str
 
 async def url_from(process: asyncio.subprocess.Process) -> str:
     assert process.stderr is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         while True:
             line = (await process.stderr.readline()).decode()
             assert line, "the gateway ended at its start"
@@ -97,9 +98,13 @@ async def test_it_lives_and_ends_in_order(
     async with started(environ) as process:
         url = await url_from(process)
         headers = {"authorization": "Bearer good-token"}
-        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=20) as caller:
-            ready = await caller.get("/readyz")
-            assert ready.json()["checks"] == {"store": "ok", "stream": "ok"}
+        async with httpx2.AsyncClient(base_url=url, headers=headers, timeout=DEADLINE_S) as caller:
+
+            async def is_ready() -> bool:
+                checks = (await caller.get("/readyz")).json()["checks"]
+                return bool(checks == {"store": "ok", "stream": "ok"})
+
+            await until(is_ready)
             path = "/v1/namespaces/rl/rolloutjobs/cartpole"
             async with caller.stream("GET", path + "/events") as events:
                 lines = events.aiter_lines()
@@ -113,7 +118,7 @@ async def test_it_lives_and_ends_in_order(
                 # who does not know yet that it is ending still gets an answer
                 assert (await caller.get(path)).status_code == 200
                 process.send_signal(signal.SIGTERM)  # again: without waiting for the rest of the drain
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(DEADLINE_S):
                     rest = [line async for line in lines]  # the stream ends: a cut one would raise
                     assert await process.wait() == 0
                     assert "event: deleted" not in rest
@@ -136,7 +141,7 @@ async def _until_event(lines: AsyncIterator[str]) -> AsyncIterator[str]:
 )
 async def test_it_does_not_start_without(environ: dict[str, str], changes: dict[str, str], text: str) -> None:
     async with started(environ | changes) as process:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             _, errors = await process.communicate()
     assert process.returncode == 64
     assert text in errors.decode()
@@ -145,7 +150,7 @@ async def test_it_does_not_start_without(environ: dict[str, str], changes: dict[
 
 async def test_a_port_in_use(environ: dict[str, str], server_url: str) -> None:
     async with started(environ | {"ROLLOUT_HTTP_PORT": server_url.rpartition(":")[2]}) as process:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             _, errors = await process.communicate()
     assert process.returncode == 1
     assert "in use" in errors.decode()
