@@ -32,7 +32,9 @@ class Previous:
 
     def values(self, values: Document) -> Document:
         """Values of this version, for the previous one's operator."""
-        volume = {"name": "previous", "configMap": {"name": self.contract["metadata"]["name"]}}
+        items = [{"key": key, "path": _path(key)} for key in self.contract["data"]]
+        source = {"name": self.contract["metadata"]["name"], "items": items}
+        volume = {"name": "previous", "configMap": source}
         mount = {"name": "previous", "mountPath": f"{CONTRACT_MOUNT}/rollout_contract"}
         operator = {
             "env": [{"name": "PYTHONPATH", "value": CONTRACT_MOUNT}],
@@ -56,9 +58,20 @@ def make(folder: Path) -> Previous:
     (chart / "templates" / "crd.yaml").write_text(template, encoding="utf-8")
     about = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
     (chart / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": VERSION, "appVersion": VERSION}))
-    files = {path.name: path.read_text(encoding="utf-8") for path in contract.glob("*.py")}
+    files = {
+        _key(path.relative_to(contract)): path.read_text(encoding="utf-8") for path in contract.rglob("*.py")
+    }
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "previous"}, "data": files}
     return Previous(chart, yaml.safe_load(plain), config)
+
+
+def _key(path: Path) -> str:
+    """The name of a file's text in a ConfigMap, where none may have a slash."""
+    return "--".join(path.parts)
+
+
+def _path(key: str) -> str:
+    return key.replace("--", "/")
 
 
 def _drop(path: Path, word: str) -> None:
