@@ -141,7 +141,7 @@ def test_the_api_server_restarts(namespaces, operators, component):
     subprocess.run([CLUSTER, "restart", component], check=True, timeout=120, capture_output=True)
 
     until(
-        lambda: not kube.run("scale", "roj", "steady", "--replicas=4", check=False).startswith("Err"),
+        lambda: kube.run("scale", "roj", "steady", "--replicas=4", check=False).endswith(" scaled\n"),
         what="scale",
     )
     kube.wait_ready("steady", 4, within=60)
