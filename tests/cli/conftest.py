@@ -54,7 +54,7 @@ def ctl(tmp_path: Path) -> Ctl:
     """Call `rolloutctl` in the test's directory, in a process of its own."""
 
     def call(
-        *arguments: object, timeout: float = 45, env: dict[str, str] | None = None
+        *arguments: object, timeout: float = 150, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "rollout_cli.main", *map(str, arguments)],

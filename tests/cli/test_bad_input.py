@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -176,14 +176,20 @@ def test_a_server_elsewhere_that_does_not_answer_is_named(manifest, write_manife
     assert not list((tmp_path / "runs").glob("*"))
 
 
+def cpu_seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_is_quick(tmp_path):
+    """In the time that it works: how long it is kept waiting is up to the machine."""
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = cpu_seconds_of_children()
         done = subprocess.run(
             [Path(sys.executable).with_name("rolloutctl"), "--help"], capture_output=True, check=True
         )
-        seconds.append(time.perf_counter() - start)
+        seconds.append(cpu_seconds_of_children() - before)
 
     assert b"validate" in done.stdout
     assert min(seconds) < 0.5

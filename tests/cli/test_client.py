@@ -118,7 +118,7 @@ def test_the_token_does_not_follow_a_redirect(server, client):
         thread.start()
         server.answer = (302, {"Location": f"http://127.0.0.1:{other.server_port}/there"}, b"")
         client.get("/x")
-        thread.join(10)
+        thread.join(60)
 
     assert "Authorization" not in other.seen[0][2]
 

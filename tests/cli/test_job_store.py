@@ -140,11 +140,11 @@ async def test_a_watch_tells_each_change_and_the_end(store, file):
     watch = store.watch("default", "tiny")
     first = await anext(watch)
     await store.patch("default", "tiny", {"spec": {"suspend": True}}, resource_version="1")
-    second = await asyncio.wait_for(anext(watch), 10)
+    second = await asyncio.wait_for(anext(watch), 60)
     await asyncio.to_thread(file.write_status, {"seed": 7})
-    third = await asyncio.wait_for(anext(watch), 10)
+    third = await asyncio.wait_for(anext(watch), 60)
     await store.delete("default", "tiny")
-    last = await asyncio.wait_for(anext(watch), 10)
+    last = await asyncio.wait_for(anext(watch), 60)
 
     assert (first.job.spec.suspend, second.job.spec.suspend, third.job.status.seed) == (False, True, 7)
     assert last.is_deleted

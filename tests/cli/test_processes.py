@@ -11,11 +11,11 @@ SCRIPT = """
 import asyncio, os, subprocess, sys, time
 from rollout_cli.local.processes import adopt_orphans, end_descendants, process_table, reap_orphans
 
-LEAF = "import time; time.sleep(60)"
+LEAF = "import time; time.sleep(600)"
 PARENT = (
     "import subprocess, sys, time\\n"
     "leaf = subprocess.Popen([sys.executable, '-c', %r], stdout=subprocess.DEVNULL)\\n"
-    "print(leaf.pid, flush=True); time.sleep(60)"
+    "print(leaf.pid, flush=True); time.sleep(600)"
 ) % LEAF
 
 async def main():
@@ -38,14 +38,14 @@ async def main():
         print("ended", code, killed == [leaf], leaf in process_table())
     reaper.cancel()
 
-asyncio.run(asyncio.wait_for(main(), 20))
+asyncio.run(asyncio.wait_for(main(), 100))
 """
 
 
 @pytest.mark.parametrize(("what", "answer"), [("reap", "reaped -9"), ("end", "ended -9 True False")])
 def test_what_a_killed_child_leaves_behind_is_ours(what, answer):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, timeout=150, check=False
     )
 
     assert (done.stdout.strip(), done.stderr) == (answer, "")

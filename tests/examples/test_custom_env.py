@@ -67,7 +67,7 @@ def test_the_policy_walks_towards_the_goal(load):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_the_whole_run_prints_every_batch(tmp_path):
     arguments = ["--learner", EXAMPLE / "reader.py", "--run-dir", "here"]
     run = subprocess.run(
@@ -75,7 +75,7 @@ def test_the_whole_run_prints_every_batch(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=360,
         check=False,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,8 @@ from rollout_cli.local.job_file import JobFile
 from rollout_contract.status import Reason
 from rollout_operator.cluster import Creation, JobKey, PodRef, PodRefused, StaleJob
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
+"""For whatever must come: it costs time only where it does not."""
 KEY = JobKey("default", "a")
 
 SERVES_HEALTH = """
@@ -32,7 +34,6 @@ SERVES_HEALTH = """
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
     open(os.environ["ROLLOUT_HEALTH_FILE"], "w").write(str(server.server_port))
     signal.signal(signal.SIGUSR2, lambda *_: answers.update({"/readyz": 200}))
-    signal.signal(signal.SIGHUP, lambda *_: answers.update({"/healthz": 500}))
     print(os.getpid(), flush=True)
     server.serve_forever()
 """
@@ -47,10 +48,9 @@ def job_file(tmp_path):
 
 @pytest.fixture
 async def cluster(job_file, tmp_path):
-    async with asyncio.timeout(50):
-        made = LocalCluster(job_file, tmp_path, password="hush")
-        yield made
-        await made.close(grace_s=0)
+    made = LocalCluster(job_file, tmp_path, password="hush")
+    yield made
+    await made.close(grace_s=0)
 
 
 def manifest(program="", *, name="a-w-0-0", owner="job-1", grace_s=30, env=(), probes=False, command=None):
@@ -71,7 +71,7 @@ def manifest(program="", *, name="a-w-0-0", owner="job-1", grace_s=30, env=(), p
             "httpGet": {"path": "/healthz", **http},
             "initialDelaySeconds": 0,
             "periodSeconds": 0.05,
-            "failureThreshold": 100,
+            "failureThreshold": 10_000,
         }
     return {
         "apiVersion": "v1",
@@ -189,7 +189,7 @@ async def test_the_end_is_an_event(cluster):
 
 
 async def test_without_a_probe_a_pod_is_ready_as_soon_as_it_runs(cluster):
-    await cluster.create_pod(manifest("import time; time.sleep(60)"))
+    await cluster.create_pod(manifest("import time; time.sleep(600)"))
     pod = await only_pod(cluster)
     assert (pod.ready, pod.phase, pod.ended) == (True, "Running", False)
 
@@ -208,15 +208,32 @@ async def test_readiness_follows_the_endpoint_and_ends_with_the_process(cluster)
     assert not (await ended_pod(cluster)).ready
 
 
+@contextlib.asynccontextmanager
+async def health():
+    """An endpoint that listens before any pod starts: its port, and the code that it answers with, which may be changed."""
+    answer = {"code": 200}
+
+    async def respond(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {answer['code']} X\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1], answer
+
+
 async def test_a_worker_that_lives_no_more_is_ended(cluster):
-    document = manifest(SERVES_HEALTH, probes=True, grace_s=30)
-    document["spec"]["containers"][0]["livenessProbe"]["failureThreshold"] = 2
-    # Before it listens it does not answer either, so give it the time to start.
-    document["spec"]["containers"][0]["livenessProbe"]["initialDelaySeconds"] = 3
-    await cluster.create_pod(document)
-    (pid,) = await printed(cluster)
-    os.kill(pid, signal.SIGHUP)
-    pod = await ended_pod(cluster)
+    async with health() as (port, answer):
+        document = manifest("import os, time; print(os.getpid(), flush=True); time.sleep(600)", probes=True)
+        del document["spec"]["containers"][0]["readinessProbe"]
+        probe = document["spec"]["containers"][0]["livenessProbe"]
+        probe |= {"failureThreshold": 2, "timeoutSeconds": DEADLINE_S}
+        probe["httpGet"]["port"] = port
+        await cluster.create_pod(document)
+        await printed(cluster)
+        assert (await only_pod(cluster)).alive
+        answer["code"] = 500
+        pod = await ended_pod(cluster)
     assert pod.exit_code == 143
     assert "/healthz gave no good answer 2 times" in pod.message
 
@@ -228,7 +245,7 @@ async def test_deletion_asks_first_and_the_pod_is_gone_afterwards(cluster):
             import signal, sys, time
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             print(1, flush=True)
-            time.sleep(60)
+            time.sleep(600)
             """
         )
     )
@@ -331,7 +348,7 @@ async def test_pods_end_with_the_run_however_it_ends(cluster, job_file, tmp_path
 
 
 async def test_a_pod_that_is_there_is_not_started_twice(cluster):
-    sleeper = "import time; time.sleep(60)"
+    sleeper = "import time; time.sleep(600)"
     assert await cluster.create_pod(manifest(sleeper)) is Creation.CREATED
     first = await only_pod(cluster)
     assert await cluster.create_pod(manifest(sleeper)) is Creation.OURS
@@ -342,7 +359,7 @@ async def test_a_pod_that_is_there_is_not_started_twice(cluster):
 
 
 async def test_a_successor_of_the_same_name_is_not_hit(cluster):
-    await cluster.create_pod(manifest("import time; time.sleep(60)"))
+    await cluster.create_pod(manifest("import time; time.sleep(600)"))
     pod = await only_pod(cluster)
     stale = PodRef(pod.namespace, pod.name, "another")
     assert not await cluster.delete_pod(stale)
@@ -351,7 +368,7 @@ async def test_a_successor_of_the_same_name_is_not_hit(cluster):
 
 
 async def test_annotations_are_kept(cluster):
-    await cluster.create_pod(manifest("import time; time.sleep(60)"))
+    await cluster.create_pod(manifest("import time; time.sleep(600)"))
     assert await cluster.annotate_pod(ref(await only_pod(cluster)), {"rolloutjob.dev/counted": "failure:1"})
     assert (await only_pod(cluster)).annotations == {"rolloutjob.dev/counted": "failure:1"}
 

@@ -22,7 +22,7 @@ from rollout_operator.settings import OperatorSettings
 from rollout_stream.aio import AsyncSession, Control
 from rollout_stream.connection import ServerAddress
 
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
 TOY = str(Path(__file__).parent / "support" / "toy_worker.py")
 
 
@@ -141,7 +141,8 @@ async def test_a_job_runs_to_its_end(tmp_path, data_server):
 
 async def test_killed_workers_are_replaced_and_the_total_is_met_exactly(tmp_path, data_server):
     policy = {"backoffLimit": 100, "backoffSeconds": 0}
-    env = {"entrypoint": "a:b", "kwargs": {"pause_s": 0.02}}
+    go_on = tmp_path / "go-on"
+    env = {"entrypoint": "a:b", "kwargs": {"pause_s": 0.02, "batches": 3, "then_until": str(go_on)}}
     async with running(tmp_path, data_server, replicas=2, failurePolicy=policy, env=env) as run:
         killed = set()
         while len(killed) < 6:
@@ -155,6 +156,7 @@ async def test_killed_workers_are_replaced_and_the_total_is_met_exactly(tmp_path
             beat = (await run.until(fresh, "a worker to kill"))[0]
             killed.add(beat.pid)
             os.kill(beat.pid, signal.SIGKILL)
+        go_on.touch()
         await run.until(lambda: run.is_true(ConditionType.COMPLETE), "completion")
         assert (await run.progress()).counters.frames == 2000
         assert run.status.worker_groups[0].failures == 6
@@ -222,7 +224,8 @@ async def test_scaling_while_it_runs(tmp_path, data_server):
 
 
 async def test_suspend_and_resume(tmp_path, data_server):
-    env = {"entrypoint": "a:b", "kwargs": {"pause_s": 0.02}}
+    go_on = tmp_path / "go-on"
+    env = {"entrypoint": "a:b", "kwargs": {"pause_s": 0.02, "batches": 3, "then_until": str(go_on)}}
     async with running(tmp_path, data_server, env=env, replicas=2) as run:
 
         async def frames():
@@ -235,6 +238,7 @@ async def test_suspend_and_resume(tmp_path, data_server):
         before = (await run.progress()).counters.frames
         assert (await run.progress()).control.ended == "suspended"
         assert run.status.start_time is None
+        go_on.touch()
         run.edit(suspend=False)
         await run.until(lambda: run.is_true(ConditionType.COMPLETE), "completion")
         assert before < (await run.progress()).counters.frames == 2000
@@ -257,7 +261,9 @@ async def test_a_job_that_stands_still_fails_and_its_readers_are_told(tmp_path, 
 
 async def test_state_that_is_lost_fails_the_job(tmp_path, data_server):
     env = {"entrypoint": "a:b", "kwargs": {"pause_s": 0.02}}
-    async with running(tmp_path, data_server, env=env, failurePolicy={"backoffLimit": 99}) as run:
+    endless = {"framesPerBatch": 10}
+    policy = {"backoffLimit": 99}
+    async with running(tmp_path, data_server, env=env, collector=endless, failurePolicy=policy) as run:
         await run.until(lambda: run.status.progress and run.status.progress.frames > 0, "some frames")
         await run.control.session.client.execute_command("FLUSHALL")
         await run.until(lambda: run.is_true(ConditionType.FAILED), "failure")

@@ -60,7 +60,7 @@ async def test_workers_are_seen_and_their_reservations_released(servers):
         await streams.open(job)
         worker = WorkerId("default", 1, 3)
         with StreamWriter.connect(
-            f"redis://127.0.0.1:{port}", job=job.ref, worker=worker, patience_s=5
+            f"redis://127.0.0.1:{port}", job=job.ref, worker=worker, patience_s=60
         ) as writer:
             assert writer.reserve(100).status is ReserveStatus.GRANTED
             writer.heartbeat(Heartbeat(group="default", index=1, attempt=3, state="Collecting"))

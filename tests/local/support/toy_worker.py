@@ -1,7 +1,8 @@
 """A worker without environments and without torch: serves health, joins the stream, appends until nothing is left.
 
 What it does beside that is in `spec.env.kwargs`: `exit_code` (of attempts below `for_attempts`, after `after_batches`),
-`pause_s` between batches, `silent` (joins, and never appends).
+`pause_s` between batches, `silent` (joins, and never appends), `then_until` (after so many `batches` it waits until there
+is this file).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main():
             job=document.job,
             worker=document.worker,
             password=os.environ[podenv.REDIS_PASSWORD],
-            patience_s=5,
+            patience_s=60,
         )
     except WriterFenced:
         return 76
@@ -101,6 +102,9 @@ def main():
             batches += 1
             reservation = reply.next
             time.sleep(asked.get("pause_s", 0))
+            while batches == asked.get("batches") and not os.path.exists(asked["then_until"]):
+                if stopping.wait(0.02):
+                    return 143
     return 0
 
 

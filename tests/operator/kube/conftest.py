@@ -1,8 +1,10 @@
-"""An API server in memory, the operator's way to it, and waiting for what must come."""
+"""An API server in memory, the operator's way to it, and waiting for what must come, and for as long as it takes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import time
 
 import pytest
@@ -21,15 +23,21 @@ async def server(tmp_path, monkeypatch):
     path.write_text(api.kubeconfig())
     monkeypatch.setenv("KUBECONFIG", str(path))
     yield api
-    await api.stop()
+    await api.close()
 
 
 @pytest.fixture
-async def api(server):
+def patience():
+    """How long a call is tried for: longer than this machine ever stands still. Tests that use it up have another."""
+    return Patience(25.0)
+
+
+@pytest.fixture
+async def api(server, patience):
     """The operator's client of it."""
     calls = []
     async with KubernetesApi(
-        on_call=lambda call, code: calls.append((call.verb, call.resource, code)), patience=Patience(3.0)
+        on_call=lambda call, code: calls.append((call.verb, call.resource, code)), patience=patience
     ) as client:
         client.seen = calls
         yield client
@@ -49,12 +57,16 @@ def clock():
     return Clock()
 
 
+DEADLINE_S = 60.0
+"""For whatever must come: it costs time only where it does not."""
+
+
 @pytest.fixture
 def until():
-    """Wait until something holds, at most ten seconds."""
+    """Wait until something holds."""
 
     async def wait(holds, what="it"):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + DEADLINE_S
         while not holds():
             assert time.monotonic() < deadline, f"{what} did not come"
             await asyncio.sleep(0.01)
@@ -63,7 +75,7 @@ def until():
 
 
 @pytest.fixture
-def running():
+async def running():
     """Run something beside the test, and end it with it."""
     tasks = []
 
@@ -75,3 +87,42 @@ def running():
     yield start
     for task in tasks:
         task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=DEADLINE_S)
+
+
+TICK_S = 0.05
+
+
+class Stopwatch:
+    """Seconds in which this process ran. That a busy machine let it stand still meanwhile is nobody's fault."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    async def run(self):
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            self.seconds += min(now - last, 2 * TICK_S)
+            last = now
+
+
+@pytest.fixture
+async def stopwatch():
+    """Begins with the test; read `seconds` before and after."""
+    watch = Stopwatch()
+    task = asyncio.create_task(watch.run())
+    yield watch
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.fixture
+def sigterm():
+    """A SIGTERM that comes after the program has ended, or to one that has not begun, ends no process of the test run."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    yield signal.SIGTERM
+    signal.signal(signal.SIGTERM, before)

@@ -115,7 +115,7 @@ async def test_pages(server, api):
 async def test_one_call_in_time(server, api):
     server.create("pods", POD)
 
-    assert (await api.call_once(PODS.get("rl", "p"), timeout_s=5))["metadata"]["name"] == "p"
+    assert (await api.call_once(PODS.get("rl", "p"), timeout_s=60))["metadata"]["name"] == "p"
 
 
 @pytest.mark.parametrize(

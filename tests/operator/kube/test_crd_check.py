@@ -8,6 +8,7 @@ import copy
 import pytest
 from fake_api import Fault
 
+from rollout_operator.kube.api_errors import Patience
 from rollout_operator.kube.crd_check import CrdCheck
 
 
@@ -58,7 +59,7 @@ async def test_a_crd_that_comes_later(server, check, running, until):
     await until(lambda: "not installed" in check.reason())
     server.schema = schema
 
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     assert check.reason() == ""
 
 
@@ -72,6 +73,7 @@ async def test_a_crd_that_goes_back_while_we_run(server, check, running, until):
     await until(lambda: not check.reason(), "the end of the problem")
 
 
+@pytest.mark.parametrize("patience", [Patience(0.0)], ids=["at once"])
 @pytest.mark.parametrize("status", [403, 500])
 async def test_what_was_known_stays_while_nobody_answers(server, check, status):
     await check.look()

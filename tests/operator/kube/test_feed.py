@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from rollout_operator.cluster import JobKey
 from rollout_operator.kube.feed import Feed
@@ -14,6 +15,7 @@ async def test_many_become_few(until):
     found = []
     feed = Feed(settle_s=0.01, every_s=0.1)
     feed.open(found.append)
+    started = time.monotonic()
     for _ in range(50):
         feed.pods_changed(A)
         feed.pods_changed(B)
@@ -21,8 +23,9 @@ async def test_many_become_few(until):
     feed.pods_changed(A)
     await until(lambda: not feed._gathering)
 
-    assert 2 <= found.count(A) <= 10
-    assert 2 <= found.count(B) <= 10
+    most = (time.monotonic() - started) / 0.1 + 2
+    assert 2 <= found.count(A) <= most
+    assert 2 <= found.count(B) <= most
 
 
 async def test_a_jobs_own_change_does_not_wait():

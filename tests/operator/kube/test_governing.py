@@ -193,7 +193,7 @@ async def a_ready_job(server, until):
 
 async def ended(operator):
     operator.task.cancel()
-    await asyncio.wait({operator.task}, timeout=10)
+    await asyncio.wait_for(asyncio.wait({operator.task}), 60)
 
 
 async def test_one_that_has_other_servers_leaves_a_job_alone(server, operator, until, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import logging
@@ -105,7 +106,7 @@ async def test_no_text_has_a_password(server, servers, running, until, tmp_path,
     pages = await read_pages(made)
     assert not task.done()
     task.cancel()
-    await asyncio.wait({task}, timeout=10)
+    await asyncio.wait_for(asyncio.wait({task}), 60)
 
     kinds = ("rolloutjobs", "pods", "events", "leases")
     objects = json.dumps({kind: server.named(kind) for kind in kinds})
@@ -139,7 +140,7 @@ async def test_no_text_has_the_token_of_the_account(
     await until(lambda: server.count("POST", "/pods") > 3, "requests")
     pages = await read_pages(made)
     task.cancel()
-    await asyncio.wait({task}, timeout=10)
+    await asyncio.wait_for(asyncio.wait({task}), 60)
 
     assert SECRET not in caplog.text
     assert SECRET not in pages
@@ -175,6 +176,9 @@ class Cut:
 
 WRITES = 10
 """More than a job of four workers takes until its first status."""
+FEWEST = 6
+"""So many it takes in any case; whether more come within `ENOUGH_S` depends on the machine."""
+ENOUGH_S = 3.0
 
 
 @pytest.mark.probe("P-45")
@@ -185,11 +189,13 @@ async def test_an_end_after_any_write(server, servers, running, until, at, is_do
     cut = Cut(server, at, is_done=is_done)
     server.create("rolloutjobs", job(replicas=4))
     task = running(program.Program(settings_from(environ)).run())
-    reached = asyncio.create_task(cut.reached.wait())
-    done, _ = await asyncio.wait({reached}, timeout=3)
-    reached.cancel()
+    if at < FEWEST:
+        await until(cut.reached.is_set, "that write")
+    else:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(cut.reached.wait(), ENOUGH_S)
     task.cancel()
-    await asyncio.wait({task}, timeout=10)
+    await asyncio.wait_for(asyncio.wait({task}), 60)
     cut.mend()
     before = {pod["metadata"]["uid"] for pod in server.named("pods").values()}
 
@@ -204,7 +210,6 @@ async def test_an_end_after_any_write(server, servers, running, until, at, is_do
     assert status_of(server).get("lastFailure") is None
     warnings = [e["note"] for e in server.named("events").values() if e["type"] == "Warning"]
     assert warnings == []
-    assert done or at >= 6, "the end came after everything"
 
 
 @pytest.mark.probe("P-46")

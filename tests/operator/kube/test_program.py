@@ -11,6 +11,7 @@ import pytest
 from fake_api import Fault
 from operator_builders import BASE
 
+from rollout_contract.crd import crd_document
 from rollout_operator import program
 from rollout_operator.environment import settings_from
 from rollout_operator.health import Health, HealthServer, not_older_than
@@ -31,7 +32,13 @@ def settings(servers):
 
 
 @pytest.fixture
-async def started(settings, running, until, monkeypatch):
+def definition(server, request):
+    """The schema of the definition; a test takes it away before the program starts."""
+    server.schema = getattr(request, "param", server.schema)
+
+
+@pytest.fixture
+async def started(settings, definition, running, until, monkeypatch, sigterm):
     """The program and its port."""
     made = []
 
@@ -68,7 +75,7 @@ async def get(started, path):
 
 async def end(task):
     os.kill(os.getpid(), signal.SIGTERM)
-    return await asyncio.wait_for(task, 20)
+    return await asyncio.wait_for(task, 60)
 
 
 async def test_from_start_to_end(server, started, until):
@@ -92,8 +99,8 @@ async def test_from_start_to_end(server, started, until):
     assert server.named("leases")["rollout-operator"]["spec"]["holderIdentity"] == ""
 
 
+@pytest.mark.parametrize("definition", [None], ids=["no definition"], indirect=True)
 async def test_a_stalled_start_says_why_and_writes_nothing(server, started, until):
-    server.schema, schema = None, server.schema
     server.create("rolloutjobs", job())
     await until(lambda: server.count("GET", "/openapi"), "a look at the CRD")
     code, text = await get(started, "readyz")
@@ -102,7 +109,7 @@ async def test_a_stalled_start_says_why_and_writes_nothing(server, started, unti
     assert (await get(started, "healthz"))[0] == 200
     assert not [method for method, _ in server.calls if method != "GET"]
 
-    server.schema = schema
+    server.schema = crd_document()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     await until(lambda: len(server.named("pods")) == 2, "two pods")
     assert await end(started[1]) == 0
 
@@ -111,7 +118,7 @@ async def test_a_lease_that_is_lost_ends_the_program(server, started, until, cap
     await until(lambda: "rollout-operator" in server.named("leases"), "the lease")
     server.edit("leases", "rl", "rollout-operator", lambda d: d["spec"].update(holderIdentity="other"))
 
-    assert await asyncio.wait_for(started[1], 30) == program.FAILED
+    assert await asyncio.wait_for(started[1], 60) == program.FAILED
     assert "now held by other" in caplog.text
 
 

@@ -126,7 +126,7 @@ async def test_storm(server, settings, until, running, impatience, seed):
         elif what < 0.5:
             # A process takes longer to start than a call of its predecessor, whose connection is gone, can be under way.
             task.cancel()
-            await asyncio.wait({task}, timeout=10)
+            await asyncio.wait_for(asyncio.wait({task}), 60)
             await asyncio.sleep(LATE_S)
             task = running(program.Program(settings).run())
         elif what < 0.6:
@@ -154,7 +154,7 @@ async def test_storm(server, settings, until, running, impatience, seed):
     assert is_well(), json.dumps({"pods": sorted(server.named("pods")), **status})
     assert len(slots.living) == 4
     task.cancel()
-    await asyncio.wait({task}, timeout=10)
+    await asyncio.wait_for(asyncio.wait({task}), 60)
 
 
 def edited(document, **spec):

@@ -9,6 +9,7 @@ import asyncio
 import copy
 import json
 import re
+import socket
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
@@ -80,22 +81,32 @@ class FakeApi:
         self.page = 500
         self.token = None
         self.watchers = set()
+        self._ending = set()
         self.is_silent = False
         self._changed = asyncio.Event()
         self._runner = None
+        # Bound, and never listened at: while the server is away nobody gets its port, not even a connection to it.
+        self._place = socket.socket()
+        self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._place.bind(("127.0.0.1", 0))
+        self.port = self._place.getsockname()[1]
 
     async def start(self):
         app = web.Application()
         app.router.add_route("*", "/{tail:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", getattr(self, "port", 0))
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
 
     async def stop(self):
+        """Be away; `start` comes back at the same port."""
         self.drop_watches()
         await self._runner.cleanup()
+
+    async def close(self):
+        """Be gone."""
+        await self.stop()
+        self._place.close()
 
     def kubeconfig(self):
         user = {"token": self.token} if self.token else {}
@@ -336,6 +347,7 @@ class FakeApi:
             pass
         finally:
             self.watchers.discard(response)
+            self._ending.discard(response)
         return response
 
     async def _send_events(self, response, match, since, selector):
@@ -356,18 +368,15 @@ class FakeApi:
                 since = version
                 if match["ns"] in {None, document["metadata"]["namespace"]} and selected(document, selector):
                     await self._send(response, kind, document)
-            if self.ending:
+            if response in self._ending:
                 return
             await changed.wait()
 
-    ending = False
-
     def end_watches(self):
         """Every watch ends cleanly, as under load."""
-        self.ending = True
+        self._ending |= self.watchers
         self._changed.set()
         self._changed = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.05, setattr, self, "ending", False)
 
     async def _send(self, response, kind, document):
         await response.write(json.dumps({"type": kind, "object": document}).encode() + b"\n")
