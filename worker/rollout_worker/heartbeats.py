@@ -58,7 +58,9 @@ class Pulse:
 
     @contextmanager
     def kept(self, standing: Callable[[], Standing]) -> Iterator[None]:
-        """Send a heartbeat whenever one is due, until the block ends."""
+        """Send a heartbeat whenever one is due, until the block ends. Where it ends well, the last of all follows: no older
+        one may come after it, so it is not for the block to send.
+        """
 
         def send() -> None:
             if self.due_in_s > 0:
@@ -71,3 +73,4 @@ class Pulse:
 
         with beside(send, name="heartbeats", pause_s=lambda: max(0.1, self.due_in_s)):
             yield
+        self._writer.heartbeat(self.beat(standing()))

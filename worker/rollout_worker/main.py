@@ -148,9 +148,7 @@ def _work(
             appended_before=_appended_before(document, writer),
         )
         with pulse.kept(lambda: loop.standing), loop.journal.kept():
-            finished = _run_told(loop, stop)
-            writer.heartbeat(pulse.beat(loop.standing))
-        return finished
+            return _run_told(loop, stop)
 
 
 def _run_told(loop: WorkerLoop, stop: StopRequest) -> bool:
