@@ -394,13 +394,14 @@ class Gate(Count):
 
 
 class Marked(Count):
-    """Cannot be made while a file is there, or takes so long."""
+    """Cannot be made while a file is there; where it `waits`, it waits until the file is gone, and not for ever."""
 
-    def __init__(self, marker: str, wait_s: float = 0.0) -> None:
-        if os.path.exists(marker):
-            if not wait_s:
+    def __init__(self, marker: str, waits: bool = False) -> None:
+        end = time.monotonic() + 300
+        while os.path.exists(marker):
+            if not waits or time.monotonic() > end:
                 raise ValueError("there is a mark")
-            time.sleep(wait_s)
+            time.sleep(0.01)
         super().__init__(1000)
 
 

@@ -143,7 +143,7 @@ def test_every_state_in_which_nothing_is_made_has_a_reason() -> None:
 # --- the real program
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -153,7 +153,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
 SECRET_ARGUMENT = "arg-s3cr3t-77"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.probe("P-54")
 def test_the_log_of_a_job_from_start_to_end(rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLOUT_LOG_LEVEL", "debug")
@@ -169,7 +169,7 @@ def test_the_log_of_a_job_from_start_to_end(rig: Callable[..., Any], monkeypatch
             batch = reader.next_within(0.5)
             if batch is not None:
                 batch.ack()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
 
     lines = [json.loads(line) for line in job.log().splitlines()]
     ours = [line for line in lines if line["logger"] == "rollout_worker"]
@@ -184,13 +184,13 @@ def test_the_log_of_a_job_from_start_to_end(rig: Callable[..., Any], monkeypatch
     assert end.startswith(
         "worker default-0-0 finished, the job's frames are complete; made 10 batches, 640 frames in"
     )
-    events = [line["event"] for line in ours if "event" in line]
+    events = [event for line in ours if (event := line.get("event", "progress")) != "progress"]
     assert events == ["waits", "loaded", "resumed", "first batch", "ended"]
     assert ours[-1]["frames"] == 640
     assert "s3cr3t" not in job.log()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_the_log_of_a_worker_that_is_told_to_stop(rig: Callable[..., Any]) -> None:
     job = rig(
         env={"entrypoint": "worker_toys:Count", "envsPerWorker": 4, "processes": 1},
@@ -200,7 +200,7 @@ def test_the_log_of_a_worker_that_is_told_to_stop(rig: Callable[..., Any]) -> No
     process = job.start()
     wait_until(lambda: "waits: the stream is full" in job.log())
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(120) == 143
     lines = job.log().splitlines()
     assert "INFO rollout_worker: worker default-0-0 of job" in lines[0]
     assert any("first batch: 64 frames, made in" in line for line in lines)
@@ -208,21 +208,21 @@ def test_the_log_of_a_worker_that_is_told_to_stop(rig: Callable[..., Any]) -> No
     assert ", waited " in lines[-1]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_arguments_are_not_told_and_an_error_comes_last(rig: Callable[..., Any]) -> None:
     kwargs = {"k": 4, "unknown": SECRET_ARGUMENT}
     job = rig(env={"entrypoint": "worker_toys:Count", "kwargs": kwargs, "envsPerWorker": 2, "processes": 1})
     process = job.start()
-    assert process.wait(60) not in {0, 143}
+    assert process.wait(120) not in {0, 143}
     assert "starts: 2 environments worker_toys:Count" in job.log().splitlines()[0]
     assert "unexpected keyword argument 'unknown'" in job.log().splitlines()[-1]
     assert SECRET_ARGUMENT not in job.log()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_wrong_settings_are_named(rig: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLOUT_LOG_LEVEL", "loud")
     job = rig()
     process = job.start()
-    assert process.wait(60) == 2
+    assert process.wait(120) == 2
     assert "ROLLOUT_LOG_LEVEL" in job.log()

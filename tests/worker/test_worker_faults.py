@@ -10,9 +10,16 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
+
+SOON_S = 120.0
+"""A worker starts Python and torch, where others compute."""
 
 COUNT = {"entrypoint": "worker_toys:Count", "envsPerWorker": 4}
+
+
+LIMIT_S = 4
+"""How long an environment may be silent, where one is that."""
 
 
 def fault(how: str, **kwargs: Any) -> dict[str, Any]:
@@ -21,7 +28,7 @@ def fault(how: str, **kwargs: Any) -> dict[str, Any]:
         "kwargs": {"how": how, **kwargs},
         "envsPerWorker": 4,
         "processes": 2,
-        "stepTimeoutSeconds": 2,
+        "stepTimeoutSeconds": LIMIT_S if how == "sleep" else 120,
     }
 
 
@@ -55,7 +62,7 @@ def test_an_environment_that_fails(
 ) -> None:
     job = rig(env={**env, "backend": backend}, collector={"framesPerBatch": 64, "totalFrames": 100_000})
     process = job.start()
-    assert process.wait(60) == code
+    assert process.wait(SOON_S) == code
     words = job.words_of_first()
     log = job.log()
     assert all(part in words for part in parts), words
@@ -68,7 +75,7 @@ def test_an_environment_that_fails(
     [
         pytest.param("kill", ["SIGKILL", "environment"], id="killed"),
         pytest.param("exit", ["exit code 3", "environment"], id="exits"),
-        pytest.param("sleep", ["environment 1", "2 s", "step"], id="never-returns"),
+        pytest.param("sleep", ["environment 1", f"{LIMIT_S} s", "step"], id="never-returns"),
     ],
 )
 @pytest.mark.probe("P-08")
@@ -76,14 +83,18 @@ def test_an_environment_process_that_is_lost(rig: Callable[..., Any], how: str, 
     job = rig(env=fault(how), collector={"framesPerBatch": 64, "totalFrames": 100_000})
     process = job.start()
     children = wait_for_children(process.pid)
-    assert process.wait(60) == 1
+    assert process.wait(SOON_S) == 1
     words = job.words_of_first()
     assert all(part in words for part in parts), words
-    assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
+    until = time.monotonic() + SOON_S
+    while any(map(is_alive, children)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def wait_for_children(pid: int) -> list[psutil.Process]:
-    until = time.monotonic() + 20
+    """The worker's children as soon as there are some; none where it has ended before they were seen."""
+    until = time.monotonic() + SOON_S
     while time.monotonic() < until:
         try:
             if children := psutil.Process(pid).children(recursive=True):
@@ -92,6 +103,14 @@ def wait_for_children(pid: int) -> list[psutil.Process]:
             break
         time.sleep(0.005)
     return []
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Not ended; whether somebody has waited for it does not matter."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -108,7 +127,7 @@ def wait_for_children(pid: int) -> list[psutil.Process]:
 )
 def test_a_policy_that_fails(rig: Callable[..., Any], entrypoint: str, code: int, parts: list[str]) -> None:
     job = rig(policy={"entrypoint": entrypoint}, env=COUNT)
-    assert job.start().wait(60) == code
+    assert job.start().wait(SOON_S) == code
     words = job.words_of_first()
     assert all(part in words for part in parts), words
 
@@ -117,7 +136,7 @@ def test_a_policy_that_fails(rig: Callable[..., Any], entrypoint: str, code: int
 def test_a_wrong_password_is_named_but_not_shown(rig: Callable[..., Any]) -> None:
     job = rig()
     process = job.start(redis=job.address(username="nobody"))
-    assert process.wait(60) == 75
+    assert process.wait(SOON_S) == 75
     text = job.words_of_first() + job.log()
     assert "s3cr3t-probe-42" not in text
     assert str(job.server.port) in text
@@ -137,7 +156,7 @@ def test_shared_memory_that_the_job_allows(
 ) -> None:
     """Checked before the first frame, with both numbers, whatever this machine's own memory is."""
     job = rig(env={**COUNT, "backend": backend}, collector={"framesPerBatch": 64, "totalFrames": 64})
-    assert job.start(shared_memory_bytes=allowed).wait(60) == code
+    assert job.start(shared_memory_bytes=allowed).wait(SOON_S) == code
     if code:
         words = job.words_of_first()
         assert re.search(

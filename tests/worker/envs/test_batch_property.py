@@ -113,7 +113,7 @@ def leaves_of(td):
     return {key: td.get(key) for key in keys}
 
 
-@pytest.mark.timeout(1800 if IS_SOAK else 60)
+@pytest.mark.timeout(1800 if IS_SOAK else 300)
 @given(tree=TREES, team=st.booleans(), operations=OPERATIONS)
 @settings(
     max_examples=100 if IS_SOAK else 8,

@@ -34,6 +34,9 @@ HOWS = [
     pytest.param("stop", id="SIGSTOP"),
 ]
 
+LIMITS_S = {"kill": 60.0, "stop": 2.0}
+"""How long a process may be silent: where one is stopped, the test waits for that."""
+
 
 @pytest.fixture
 def batch():
@@ -74,7 +77,7 @@ def flags(td, name):
 @pytest.mark.parametrize(("factory", "more"), KINDS)
 @pytest.mark.parametrize("resets", [True, False], ids=["and reset", "step alone"])
 def test_a_step_whose_process_is_lost(batch, how, factory, more, resets, capfd):
-    env = batch(factory, step_timeout_s=1.0, **more)
+    env = batch(factory, step_timeout_s=LIMITS_S[how], **more)
     root = env.reset()
     for _ in range(2):
         _, root = env.step_and_maybe_reset(acting(env, root))
@@ -100,7 +103,7 @@ def test_a_step_whose_process_is_lost(batch, how, factory, more, resets, capfd):
     assert not env.is_closed
     said = capfd.readouterr().err
     assert "environments 2 to 3" in said
-    assert ("SIGKILL" if how == "kill" else "no answer within 1 s") in said
+    assert ("SIGKILL" if how == "kill" else "no answer within 2 s") in said
 
 
 @pytest.mark.parametrize(("factory", "more"), KINDS)
@@ -148,13 +151,13 @@ def test_a_partial_reset_whose_process_is_lost(batch, factory, more):
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(("factory", "more"), KINDS)
 def test_sent_environments_whose_process_is_lost(batch, how, factory, more):
-    env = batch(factory, step_timeout_s=1.0, **more)
+    env = batch(factory, step_timeout_s=LIMITS_S[how], **more)
     root = acting(env, env.reset())
     lose(env, 1, how)
     env.send(root)
     valid, others = {}, 0
-    end = time.monotonic() + 30
-    while len(valid) < 4:
+    end = time.monotonic() + 120
+    while len(valid) < 4 or others < 2:
         assert time.monotonic() < end
         ready = env.recv(1)
         for position, index in enumerate(ready.indices):
@@ -164,26 +167,28 @@ def test_sent_environments_whose_process_is_lost(batch, how, factory, more):
             others += 1
             env.send(acting(env, ready.root[again]), [ready.indices[position] for position in again])
     assert valid == {0: True, 1: True, 2: False, 3: False}
-    assert others > 1
     assert env.restarts == [0, 0, 1, 1]
 
 
 def test_the_others_are_not_held_up(batch, tmp_path):
     marker = tmp_path / "marker"
-    env = batch(functools.partial(toys.Marked, marker=str(marker), wait_s=1.0), num_workers=2)
+    env = batch(functools.partial(toys.Marked, marker=str(marker), waits=True), num_workers=2)
     root = acting(env, env.reset())
     marker.touch()
     lose(env, 1, "kill")
     env.send(root)
-    rounds, seen = 0, set()
+    for _ in range(6):
+        ready = env.recv(1)
+        assert ready.indices == [0]
+        env.send(acting(env, ready.root), [0])
+    marker.unlink()
+    seen = set()
     while 1 not in seen:
         ready = env.recv(1)
         seen.update(ready.indices)
         if 0 in ready.indices:
-            rounds += 1
             position = ready.indices.index(0)
             env.send(acting(env, ready.root[position : position + 1]), [0])
-    assert rounds > 5
 
 
 @pytest.mark.parametrize("how", ["exit", "kill"])
@@ -371,15 +376,17 @@ def test_a_constructor_that_fails_in_the_new_process(batch, tmp_path):
 
 def test_a_batch_is_closed_while_a_process_is_replaced(batch, tmp_path):
     marker = tmp_path / "marker"
-    env = batch(functools.partial(toys.Marked, marker=str(marker), wait_s=30.0), num_workers=2)
+    env = batch(functools.partial(toys.Marked, marker=str(marker), waits=True), num_workers=2)
     root = acting(env, env.reset())
     marker.touch()
     lose(env, 1, "kill")
     env.send(root)
-    assert env.recv(2, timeout_s=0.5).indices == [0]
-    begin = time.monotonic()
+    assert env.recv(1).indices == [0]
+    end = time.monotonic() + 60
+    while env.restarts != [0, 1]:
+        assert time.monotonic() < end
+        assert env.recv(1, timeout_s=0.05).indices == []
     env.close()
-    assert time.monotonic() - begin < 4
     assert multiprocessing.active_children() == []
 
 

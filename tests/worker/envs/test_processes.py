@@ -125,13 +125,6 @@ if __name__ == "__main__":
 """
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
-        return True
-
-
 @pytest.mark.probe("P-58")
 @pytest.mark.parametrize("method", START_METHODS)
 @pytest.mark.parametrize(
@@ -141,7 +134,7 @@ def is_gone(pid: int) -> bool:
         pytest.param("raise KeyError('mine')", 1, "KeyError: 'mine'", id="raises"),
     ],
 )
-def test_a_script_that_forgets_to_close_ends(tmp_path, wait_until, method, ending, code, last):
+def test_a_script_that_forgets_to_close_ends(tmp_path, wait_until, is_gone, method, ending, code, last):
     done = run_script(tmp_path, OPEN.format(method=method, ending=ending))
     assert done.returncode == code, done.stderr
     assert (done.stderr.rstrip().splitlines() or [""])[-1] == last
@@ -153,7 +146,7 @@ def test_a_script_that_forgets_to_close_ends(tmp_path, wait_until, method, endin
 @pytest.mark.row("E-155")
 @pytest.mark.parametrize("method", START_METHODS)
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
-def test_children_end_with_their_parent(tmp_path, wait_until, method, is_busy):
+def test_children_end_with_their_parent(tmp_path, wait_until, is_gone, method, is_busy):
     toy = "toys.Busy" if is_busy else "toys.Count"
     text = OPEN.replace("toys.Count(5)", f"{toy}()").format(
         method=method,
