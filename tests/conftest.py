@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.nodeid import coerce_node_id
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 TOYS = str(Path(__file__).parent / "toys")
 SUPPORT = str(Path(__file__).parent / "support")
@@ -21,9 +21,10 @@ if TOYS not in sys.path:
 if SUPPORT not in sys.path:
     sys.path.insert(0, SUPPORT)
 
-# No test fails on a time; in CI the same examples every time, so that a red run is one of the change under test.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+# No test fails on a time, also not on that of making its examples; in CI the same examples every time, so that a red run is
+# one of the change under test.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
