@@ -23,7 +23,7 @@ from rollout_contract.names import JobRef, WorkerId
 from rollout_stream import Control, JobSettings, RolloutStream, StreamLimits, StreamWriter
 
 
-def wait_until(is_true: Callable[[], Any], *, within_s: float = 20.0, what: str = "") -> Any:
+def wait_until(is_true: Callable[[], Any], *, within_s: float = 60.0, what: str = "") -> Any:
     """The first true answer. AssertionError once the time is over."""
     until = time.monotonic() + within_s
     while not (answer := is_true()):
@@ -55,13 +55,13 @@ class Rig:
 
     def writer(self, index: int = 0, attempt: int = 0, *, group: str = "cpu", **options: Any) -> StreamWriter:
         worker = WorkerId(group, index, attempt)
-        options = {"patience_s": 20.0, "password": self.server.password, **options}
+        options = {"patience_s": 60.0, "password": self.server.password, **options}
         return self.stack.enter_context(
             StreamWriter.connect(self.server.url, job=self.job, worker=worker, **options)
         )
 
     def stream(self, **options: Any) -> RolloutStream:
-        options = {"patience_s": 20.0, "password": self.server.password, **options}
+        options = {"patience_s": 60.0, "password": self.server.password, **options}
         return self.stack.enter_context(RolloutStream.connect(self.server.url, job=str(self.job), **options))
 
     def counters(self) -> Any:
@@ -101,7 +101,8 @@ def append(writer: StreamWriter, frames: int, *, want: int = 0, **fields: Any) -
 class Proxy:
     """Passes bytes between a client and the server; drops the connection instead of the answer when told to.
 
-    `swallow` is how many of the next answers to an append are lost after the server gave them.
+    `swallow` is how many of the next answers to an append are lost after the server gave them: the transaction's own answer,
+    because those to its parts come before it is done.
     """
 
     def __init__(self, server: DataServer) -> None:
@@ -119,7 +120,7 @@ class Proxy:
             with contextlib.suppress(OSError):
                 s.shutdown(socket.SHUT_RDWR)
             s.close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def _accept(self) -> None:
         while True:
@@ -141,7 +142,7 @@ class Proxy:
             while data := source.recv(1 << 16):
                 if is_request and b"XADD" in data:
                     state["append"] = True
-                if not is_request and state["append"] and self.swallow > 0:
+                if not is_request and state["append"] and self.swallow > 0 and b"*2\r\n" in data:
                     self.swallow -= 1
                     self.swallowed += 1
                     break
@@ -218,4 +219,4 @@ def no_descriptor_is_left() -> Iterator[None]:
     before = len(os.listdir(directory))
     yield
     gc.collect()
-    wait_until(lambda: len(os.listdir(directory)) <= before + 1, within_s=10, what="descriptors are closed")
+    wait_until(lambda: len(os.listdir(directory)) <= before + 1, within_s=60, what="descriptors are closed")

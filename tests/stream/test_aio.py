@@ -55,13 +55,13 @@ async def test_an_absent_server_is_an_error_within_the_patience(make_server):
     server.kill()
     async with aio.AsyncSession.connect(server.url, patience_s=0.3) as session:
         with pytest.raises(StreamUnavailable, match="cannot be reached"):
-            await asyncio.wait_for(aio.Control(session, JobRef("a", "b", "12345678")).read_progress(), 5)
+            await asyncio.wait_for(aio.Control(session, JobRef("a", "b", "12345678")).read_progress(), 60)
 
 
 async def test_a_restart_is_survived(make_server, make_rig):
     server = make_server("--appendonly", "yes", "--appendfsync", "always")
     rig = make_rig(server).open(None)
-    async with aio.AsyncSession.connect(server.url, patience_s=20) as session:
+    async with aio.AsyncSession.connect(server.url, patience_s=60) as session:
         control = aio.Control(session, rig.job)
         await control.read_progress()
         await asyncio.to_thread(server.kill)
@@ -86,4 +86,4 @@ def test_the_twins_have_the_same_methods():
 )
 def test_importing_loads_no_torch(module):
     code = f"import sys, {module}; sys.exit(bool({{'torch', 'tensordict', 'numpy'}} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=150, check=False).returncode == 0

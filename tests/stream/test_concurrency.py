@@ -15,6 +15,9 @@ from rollout_contract.messages import AppendStatus, ReserveStatus
 from rollout_contract.names import Slot
 from rollout_stream import StreamLimits
 
+# Programs that start where others compute take long.
+pytestmark = pytest.mark.timeout(400)
+
 PROGRAM = str(Path(__file__).parent / "writer_program.py")
 
 
@@ -49,7 +52,7 @@ def test_four_processes_meet_an_odd_total_exactly(rig, total):
     rig.open(total, limits=StreamLimits(max_bytes=None))
     workers = [start(rig, index, 0) for index in range(4)]
     try:
-        assert [worker.wait(40) for worker in workers] == [0, 0, 0, 0]
+        assert [worker.wait(120) for worker in workers] == [0, 0, 0, 0]
     finally:
         for worker in workers:
             worker.kill()
@@ -73,12 +76,12 @@ def test_processes_killed_at_any_point_lose_and_repeat_nothing(rig, tools):
             victim.stdout.readline()
             seen = rig.counters().frames
             goal = min(total, seen + dice.randint(0, 3000))
-            tools.wait_until(lambda goal=goal: rig.counters().frames >= goal, within_s=30)
+            tools.wait_until(lambda goal=goal: rig.counters().frames >= goal)
             victim.kill()
             victim.wait()
         last = start(rig, 0, rig.control.next_attempt(Slot("cpu", 0)), frames=37)
         running.append(last)
-        assert [steady.wait(50), last.wait(50)] == [0, 0]
+        assert [steady.wait(120), last.wait(120)] == [0, 0]
     finally:
         for worker in running:
             worker.kill()
@@ -105,7 +108,8 @@ def test_threads_race_for_the_last_frames(rig, tools):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(40)
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
     assert set(statuses) == {AppendStatus.OK}
     check_complete(rig, 1009)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -16,7 +17,21 @@ from rollout_contract.messages import EndKind, Heartbeat, Layout
 from rollout_contract.names import Slot
 from rollout_stream import JobSettings, RolloutStream, StreamLimits
 
+# A learner that is a process of its own starts where others compute.
+pytestmark = pytest.mark.timeout(300)
+
 FAST = StreamLimits(claim_idle_seconds=1.0)
+
+
+@contextmanager
+def later(seconds, action, *arguments):
+    """Do something beside the block, and have it done by the end of it."""
+    timer = threading.Timer(seconds, action, arguments)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
 
 
 def fill(rig, tools, batches, *, frames=2, index=0, **fields):
@@ -45,8 +60,8 @@ def test_a_finished_job_ends_the_iterator_by_itself(rig, tools):
 def test_a_reader_that_comes_before_the_first_batch_waits_for_it(rig, tools):
     rig.open(4)
     reader = rig.stream().batches()
-    threading.Timer(0.2, fill, (rig, tools, 2)).start()
-    assert sequences(reader) == [1, 2]
+    with later(0.2, fill, rig, tools, 2):
+        assert sequences(reader) == [1, 2]
 
 
 @pytest.mark.probe("P-36")
@@ -86,8 +101,8 @@ def test_readers_that_wait_are_told_what_stands_still(rig, tools, caplog):
     with caplog.at_level(logging.WARNING, logger="rollout_stream"):
         reader = rig.stream().batches()
         rig.control.notify("no frame came for 30 s (Stalled)")
-        tools.wait_until(lambda: reader.notice)
-    assert "no frame came for 30 s" in caplog.text
+        tools.wait_until(lambda: "no frame came for 30 s" in caplog.text)
+    assert reader.notice == "no frame came for 30 s (Stalled)"
 
 
 def test_two_readers_of_a_group_share_and_of_two_groups_both_get_all(rig, tools):
@@ -98,7 +113,7 @@ def test_two_readers_of_a_group_share_and_of_two_groups_both_get_all(rig, tools)
 
     def read(name):
         reader = stream.batches(name[0], prefetch=2)
-        started.wait(20)
+        started.wait(60)
         found[name] = sequences(reader)
 
     threads = [threading.Thread(target=read, args=(name,)) for name in found]
@@ -106,7 +121,7 @@ def test_two_readers_of_a_group_share_and_of_two_groups_both_get_all(rig, tools)
         thread.start()
     fill(rig, tools, 200)
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert sorted(found["a1"] + found["a2"]) == list(range(1, 201))
     assert found["b"] == list(range(1, 201))
     assert rig.counters().unacked_frames == 0
@@ -151,16 +166,15 @@ def test_a_killed_learners_batches_come_again_to_the_next_one(rig, tools):
 
 
 def test_a_slow_but_living_reader_keeps_what_it_holds(rig, tools):
-    rig.open(4, groups=("learner",), limits=StreamLimits(claim_idle_seconds=0.4))
+    rig.open(4, groups=("learner",), limits=StreamLimits(claim_idle_seconds=3.0))
     fill(rig, tools, 2)
     slow = rig.stream().batches(prefetch=1)
     held = next(slow)
-    time.sleep(0.05)
+    tools.wait_until(lambda: rig.control.read_progress().groups[0].pending == 2)
     other = rig.stream().batches(prefetch=4)
-    got = other.next_within(2.0)
-    assert got is None or got.header.sequence != held.header.sequence
+    assert other.next_within(4.5) is None
     held.ack()
-    assert rig.counters().acked_frames >= 2
+    assert rig.counters().acked_frames == 2
 
 
 def test_a_reader_that_closes_gives_back_at_once(rig, tools):
@@ -179,14 +193,14 @@ def test_a_reader_that_closes_gives_back_at_once(rig, tools):
 
 
 def test_a_restarted_reader_with_the_same_name_has_its_batches_at_once(rig, tools):
-    rig.open(6, groups=("learner",))
+    rig.open(6, groups=("learner",), limits=StreamLimits(claim_idle_seconds=170.0))
     fill(rig, tools, 3)
     rig.redis.execute_command(
         "XREADGROUP", "GROUP", "learner", "mine", "COUNT", 2, "STREAMS", rig.keys.batches, ">"
     )
     started = time.monotonic()
     assert sorted(sequences(rig.stream().batches(consumer="mine"))) == [1, 2, 3]
-    assert time.monotonic() - started < 10, "not only after claimIdleSeconds"
+    assert time.monotonic() - started < 60, "not only after claimIdleSeconds"
 
 
 def test_no_more_is_read_ahead_than_asked(rig, tools):
@@ -337,8 +351,8 @@ def test_a_job_that_is_opened_late_is_waited_for(rig, make_rig):
     def open_late():
         rig.control.open_job(JobSettings(uid=rig.job.uid, seed=1))
 
-    threading.Timer(0.3, open_late).start()
-    assert rig.stream().job.uid8 == rig.job.uid8
+    with later(0.3, open_late):
+        assert rig.stream().job.uid8 == rig.job.uid8
     with pytest.raises(JobNotFound, match="no-such-job"):
         RolloutStream.connect(rig.server.url, job="tests/no-such-job", wait_for_job_s=0.1)
 

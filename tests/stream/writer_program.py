@@ -18,7 +18,7 @@ def main() -> int:
     url, name, uid, index, attempt, frames = sys.argv[1:]
     namespace, name = name.split("/")
     worker = WorkerId("cpu", int(index), int(attempt))
-    with StreamWriter.connect(url, job=JobRef(namespace, name, uid), worker=worker, patience_s=20) as writer:
+    with StreamWriter.connect(url, job=JobRef(namespace, name, uid), worker=worker, patience_s=60) as writer:
         print("ready", flush=True)
         reservation = writer.reserve(int(frames))
         while reservation.status != ReserveStatus.FINISHED:
