@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +71,54 @@ def make_policy(observation_spec, action_spec):
 """
 
 READER = """
-import json, os, pathlib
+import contextlib, json, os, pathlib, time
 from rollout_stream import RolloutStream
 
 frames, seen = 0, []
+hold = pathlib.Path(__file__).with_name("hold")  # after as many frames as it says read on only once it is gone
+most = None
+with contextlib.suppress(FileNotFoundError):
+    most = int(hold.read_text())
 for batch in RolloutStream.connect().batches(group="learner"):
     with batch:
         frames += batch.header.frames
         seen.append([str(batch.header.worker), batch.header.sequence, int(batch.data.numel())])
+    if most is not None and frames >= most and hold.exists():
+        print("holds after", frames, flush=True)
+        while hold.exists():
+            time.sleep(0.02)
 pathlib.Path(os.environ["ROLLOUT_RUN_DIR"], "seen.json").write_text(json.dumps({"frames": frames, "seen": seen}))
 print("read", frames)
 """
 
 
-def wait_until(condition: Callable[[], Any], *, deadline_s: float = 40.0, what: str = "the condition") -> Any:
+def wait_until(
+    condition: Callable[[], Any], *, deadline_s: float = 120.0, what: str = "the condition"
+) -> Any:
     """The first true value of `condition`."""
     end = time.monotonic() + deadline_s
     while not (value := condition()):
         assert time.monotonic() < end, f"{what} did not come true within {deadline_s} s"
         time.sleep(0.05)
     return value
+
+
+def unused_shared_memory() -> set[str]:
+    """Files in /dev/shm that no process uses: somebody has left them there. Others' tests use some at the same time."""
+    there = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    if not there:
+        return there
+    used: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may end while it is looked at
+            used.update(found for found in there if found in (process / "maps").read_text())
+            used.update(os.readlink(link) for link in (process / "fd").iterdir())
+    return there - used
+
+
+def as_from_a_terminal() -> None:
+    """What runs in the background of a shell ignores SIGINT, and so would its runs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class JobDir:
@@ -114,6 +143,11 @@ class JobDir:
         self.write("policy.py", POLICY)
         self.write("reader.py", READER)
 
+    def hold(self, frames: int, *, max_unacked: int) -> Path:
+        """The reader stops after so many frames until this file is gone; the worker stops so many later, the job goes on."""
+        self.manifest["spec"]["stream"]["maxUnackedFrames"] = max_unacked
+        return self.write("hold", str(frames))
+
     def write(self, name: str, text: str) -> Path:
         """A file beside the manifest."""
         (self.path / name).write_text(text)
@@ -128,7 +162,7 @@ class LiveRun:
         self.directory = directory
         directory.write("job.yaml", yaml.safe_dump(directory.manifest))
         self.out, self.err = directory.path / f"out-{self.mark}", directory.path / f"err-{self.mark}"
-        self.shm_before = set(os.listdir("/dev/shm"))
+        self.shm_before = unused_shared_memory()
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rollout_cli", "run", "job.yaml", *arguments],
@@ -136,6 +170,7 @@ class LiveRun:
                 stdout=out,
                 stderr=err,
                 env={**os.environ, "ROLLOUT_TEST_MARK": self.mark},
+                preexec_fn=as_from_a_terminal,
             )
 
     @property
@@ -158,6 +193,11 @@ class LiveRun:
         found = wait_until(lambda: re.search(pattern, self.stdout), what=f"{pattern!r} in the output")
         return str(found[1])
 
+    def learner_log(self) -> str:
+        """What the learner wrote so far."""
+        path = self.run_dir / "logs" / "learner.log"
+        return path.read_text() if path.exists() else ""
+
     def until_frames(self, count: int) -> None:
         """Return once so many frames are there."""
         pattern = re.compile(r"\| ([\d,]+) frames")
@@ -168,7 +208,7 @@ class LiveRun:
 
         wait_until(has_come, what=f"{count} frames")
 
-    def wait(self, deadline_s: float = 50.0) -> int:
+    def wait(self, deadline_s: float = 150.0) -> int:
         """Its exit code."""
         try:
             return self.process.wait(deadline_s)
@@ -197,14 +237,9 @@ class LiveRun:
 
     def assert_nothing_is_left(self) -> None:
         """No process, no shared memory, no lock, no secret, no socket."""
-        wait_until(lambda: not self.marked(), deadline_s=15, what="the end of all processes")
+        wait_until(lambda: not self.marked(), what="the end of all processes")
         runs = self.directory.path / "runs"
-        # Other tests may use shared memory at the same time; theirs goes, what we had lost would stay.
-        wait_until(
-            lambda: not set(os.listdir("/dev/shm")) - self.shm_before,
-            deadline_s=20,
-            what="the end of all shared memory",
-        )
+        wait_until(lambda: not unused_shared_memory() - self.shm_before, what="the end of all shared memory")
         assert [p.name for p in runs.glob(".*")] == []
         for run in runs.glob("*/"):
             assert {p.name for p in run.iterdir()} & {
@@ -224,7 +259,7 @@ class LiveRun:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import json
 import os
 import random
 import re
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ ROUNDS = 20 if SOAK else 3
 TOTAL = 200_000 if SOAK else 30_000
 PASSWORD = "kill-test-password"
 
-pytestmark = [pytest.mark.timeout(1500 if SOAK else 240), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(3000 if SOAK else 900), pytest.mark.slow]
 
 LEARNER = """
 from rollout_stream import RolloutStream
@@ -55,24 +54,57 @@ class Killer:
         self.kills: Counter[str] = Counter()
 
     def kill(self, what: str) -> None:
-        victim = self.until(lambda: self._find(what), what=f"a living {what}", deadline_s=90)
-        os.kill(victim, signal.SIGKILL)
+        """Kill one. Returns when what fails with it has ended: the next victim is no part of the same failure."""
+        family = self.until(lambda: self._killed(what), what=f"the death of a {what}")
+        self.until(lambda: not any(map(is_alive, family)), what=f"the end of all that failed with the {what}")
         self.kills[what] += 1
 
-    def _find(self, what: str) -> int | None:
+    def _killed(self, what: str) -> list[psutil.Process] | None:
+        """Those that fail with the one that was killed; None where there was none to kill."""
         if what == "learner":
-            found = self.run.marked(self.learner_file)
+            families = [[psutil.Process(pid)] for pid in self._living(self.learner_file)]
+            victims = [family[0] for family in families]
         else:
-            workers = self.run.marked("-m rollout_worker")
-            found = workers if what == "worker" else [c for w in workers for c in self._children(w)]
-        return self.random.choice(found) if found else None
-
-    @staticmethod
-    def _children(pid: int) -> list[int]:
+            families = [family_of(pid) for pid in self._living("-m rollout_worker")]
+            words = "spawn_main" if what == "child" else "-m rollout_worker"
+            victims = [each for each in unique(families) if words in command_of(each)]
         try:
-            return [c.pid for c in psutil.Process(pid).children(recursive=True)]
+            victim = self.random.choice(victims) if victims else None
+            if victim is None:
+                return None
+            victim.kill()
         except psutil.NoSuchProcess:
-            return []
+            return None
+        return unique(family for family in families if victim in family)
+
+    def _living(self, words: str) -> list[int]:
+        return [pid for pid in self.run.marked(words) if psutil.pid_exists(pid)]
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """A process and all below it, as many as are still there."""
+    try:
+        return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def unique(families: Iterable[list[psutil.Process]]) -> list[psutil.Process]:
+    return list(dict.fromkeys(each for family in families for each in family))
+
+
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.probe("P-37")
@@ -93,7 +125,7 @@ def test_the_second_group_counts_exactly(job_dir: Any, start_run: Any, until: An
 
     frames, seen = 0, Counter()
     run.said(r"(gateway) +http")
-    with RolloutStream.connect(server, job="default/tiny", wait_for_job_s=60) as stream:
+    with RolloutStream.connect(server, job="default/tiny", wait_for_job_s=150) as stream:
         for batch in stream.batches(group="audit", prefetch=1):
             # The audit holds the stream back until the kill is done: at most `maxUnackedFrames` lie ahead of it.
             while at and frames >= at[0]:
@@ -104,7 +136,7 @@ def test_the_second_group_counts_exactly(job_dir: Any, start_run: Any, until: An
             seen[(batch.header.worker.slot, batch.header.sequence)] += 1
             batch.ack()
 
-    assert run.wait(120) == 0, run.stdout + run.stderr
+    assert run.wait(300) == 0, run.stdout + run.stderr
     assert frames == TOTAL
     assert set(seen.values()) == {1}
     _assert_restarts_are_told(run, killer.kills)

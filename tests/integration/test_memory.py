@@ -21,7 +21,7 @@ WARM = 0.2
 ALLOWED_GROWTH = 12 * 2**20
 """Bytes that a process may grow after that. A leak of a byte a frame would show in the long run."""
 
-pytestmark = [pytest.mark.timeout(1500 if SOAK else 300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(1500 if SOAK else 900), pytest.mark.slow]
 
 LEARNER = """
 from rollout_stream import RolloutStream
@@ -59,11 +59,13 @@ def test_memory_is_flat(job_dir: Any, start_run: Any) -> None:
     }
     # Random actions need no policy step: more frames per second, so more frames in the same time.
     spec["collector"] = {"framesPerBatch": 4096, "totalFrames": TOTAL, "initRandomFrames": TOTAL}
+    # Where the learner is slower than the worker, what waits for it is in the server's memory: as much in the end as before.
+    spec["stream"] = {"groups": ["learner"], "maxUnackedFrames": 10 * 4096}
     run = start_run("--learner", "learner.py")
     run.until_frames(int(WARM * TOTAL))
     samples = sample_until_the_end(run)
 
-    assert run.wait(60) == 0, run.stdout + run.stderr
+    assert run.wait(150) == 0, run.stdout + run.stderr
     grown = {name: growth(series) for name, series in samples.items() if len(series) > 20}
     assert {"worker", "child", "learner", "server", "run"} <= {name.split(" ")[0] for name in grown}
     assert all(bytes_ < ALLOWED_GROWTH for bytes_ in grown.values()), {
