@@ -200,7 +200,7 @@ class LiveRun:
 
     def until_frames(self, count: int) -> None:
         """Return once so many frames are there."""
-        pattern = re.compile(r"\| ([\d,]+) frames")
+        pattern = re.compile(r"\| ([\d,]+) frames(?!/s)")
 
         def has_come() -> bool:
             assert self.process.poll() is None, f"the run has ended\n{self.stdout}\n{self.stderr}"
