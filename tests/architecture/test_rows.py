@@ -19,7 +19,7 @@ def loaded():
 
 def test_no_row_is_without_a_test():
     found = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=150, check=False
     )
     assert found.returncode == 0, found.stdout
 

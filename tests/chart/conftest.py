@@ -39,7 +39,7 @@ class Helm:
         command = [self.program, *arguments]
         text = yaml.safe_dump(values or {})
         done = subprocess.run(
-            [*command, "--values", "-"], input=text, capture_output=True, text=True, timeout=50, check=False
+            [*command, "--values", "-"], input=text, capture_output=True, text=True, timeout=150, check=False
         )
         if done.returncode:
             raise HelmError(done.stderr)

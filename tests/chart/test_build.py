@@ -23,7 +23,7 @@ def build(tmp_path):
     def run(*targets, check=True, **settings):
         environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TAG": "7", **settings}
         done = subprocess.run(
-            [BUILD, *targets], env=environ, capture_output=True, text=True, timeout=20, check=False
+            [BUILD, *targets], env=environ, capture_output=True, text=True, timeout=120, check=False
         )
         assert not check or done.returncode == 0, done.stderr
         lines = calls.read_text().splitlines() if calls.exists() else []

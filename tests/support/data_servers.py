@@ -35,7 +35,7 @@ class DataServer:
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="rollout-"))  # sockets' paths must be short
         self.socket_path = str(self.directory / "s")
-        self._go_to(_free_port() if tcp else 0)
+        self._go_to(free_port() if tcp else 0)
         self.password = password
         self.process: subprocess.Popen[bytes] | None = None
         self._options = ["--bind", bind, *(("--requirepass", password) if password else ()), *options]
@@ -52,7 +52,7 @@ class DataServer:
             if self._comes_up():
                 return self
             if tries > 1:
-                self._go_to(_free_port())
+                self._go_to(free_port())
         raise AssertionError(f"the server has ended: {self.log()}")
 
     def _comes_up(self) -> bool:
@@ -117,7 +117,7 @@ FIRST_PORT = 10_000
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that nobody listens at, and that no outgoing connection is given: one could take it while the server is down.
 
     Drawn by a generator that no test's seed reaches: two processes of a test run would draw the same.

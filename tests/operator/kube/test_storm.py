@@ -100,7 +100,7 @@ def strike(server, chance):
     chance.choice([server.drop_watches, server.end_watches, server.compact, lambda: None, lambda: None])()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_storm(server, settings, until, running, impatience, seed):
     chance, slots = random.Random(seed), Slots(server)
