@@ -124,12 +124,14 @@ def column() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def leftovers() -> Callable[[], dict[str, int]]:
-    """Counts what this process holds: children, descriptors, shared memory."""
+def leftovers() -> Callable[..., dict[str, Any]]:
+    """Counts what this process holds: children, descriptors, shared memory. With an earlier count: tells what is more now,
+    both numbers. What earlier tests have begun to give back may become less meanwhile.
+    """
 
-    def count() -> dict[str, int]:
+    def count(since: dict[str, int] | None = None) -> dict[str, Any]:
         gc.collect()
-        return {
+        held = {
             "children": len(children_of(os.getpid())),
             "descriptors": len(os.listdir("/proc/self/fd")),
             "shm": len([name for name in os.listdir("/dev/shm") if name.startswith("rollout")]),
@@ -137,6 +139,9 @@ def leftovers() -> Callable[[], dict[str, int]]:
                 "rollout-arena" in line for line in Path("/proc/self/maps").read_text().splitlines()
             ),
         }
+        if since is None:
+            return held
+        return {name: (since[name], number) for name, number in held.items() if number > since[name]}
 
     return count
 

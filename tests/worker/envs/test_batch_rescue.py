@@ -337,7 +337,7 @@ def test_random_kills_change_nothing_but_the_frames_that_say_so(batch, factory, 
     _, root = env.step_and_maybe_reset(acting(env, root))
     assert sum(env.restarts) == 2 * ROUNDS
     env.close()
-    assert leftovers() == before
+    assert leftovers(before) == {}
 
 
 def checked(steps, stepped):

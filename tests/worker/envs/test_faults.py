@@ -293,6 +293,7 @@ def test_many_short_runs_leave_nothing(open_toys, collect, leftovers, num_proces
                 collect(envs)
         del envs
         counts.append(leftovers())
-    assert counts[1:] == [counts[1]] * 5
-    assert counts[-1]["children"] == before["children"]
-    assert counts[-1]["shm"] == before["shm"]
+        assert counts[-1]["children"] <= before["children"]
+        assert counts[-1]["shm"] == 0
+    assert all(count["descriptors"] <= counts[1]["descriptors"] for count in counts[1:])
+    assert all(count["mappings"] <= counts[1]["mappings"] for count in counts[1:])
