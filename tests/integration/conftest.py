@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from process_ends import as_from_a_terminal
 
 ENVIRONMENT = '''
 import os, signal, time
@@ -114,11 +115,6 @@ def unused_shared_memory() -> set[str]:
             used.update(found for found in there if found in (process / "maps").read_text())
             used.update(os.readlink(link) for link in (process / "fd").iterdir())
     return there - used
-
-
-def as_from_a_terminal() -> None:
-    """What runs in the background of a shell ignores SIGINT, and so would its runs."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class JobDir:

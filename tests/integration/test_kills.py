@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from data_servers import DataServer
+from process_ends import is_gone
 
 from rollout_stream import RolloutStream
 
@@ -56,7 +57,10 @@ class Killer:
     def kill(self, what: str) -> None:
         """Kill one. Returns when what fails with it has ended: the next victim is no part of the same failure."""
         family = self.until(lambda: self._killed(what), what=f"the death of a {what}")
-        self.until(lambda: not any(map(is_alive, family)), what=f"the end of all that failed with the {what}")
+        self.until(
+            lambda: all(is_gone(each.pid) for each in family),
+            what=f"the end of all that failed with the {what}",
+        )
         self.kills[what] += 1
 
     def _killed(self, what: str) -> list[psutil.Process] | None:
@@ -98,13 +102,6 @@ def command_of(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.probe("P-37")

@@ -12,6 +12,7 @@ import httpx2
 import psutil
 import pytest
 import torch
+from process_ends import is_gone
 
 from rollout_contract.names import WorkerId, trajectory_base
 from rollout_contract.podenv import StrictShare
@@ -296,7 +297,7 @@ def test_sigterm_drains(rig: Callable[..., Any]) -> None:
         assert httpx2.get(f"http://127.0.0.1:{port}/{path}", timeout=SOON_S).status_code == code
     process.send_signal(signal.SIGTERM)
     assert process.wait(SOON_S) == 143
-    wait_until(lambda: not any(map(is_alive, children)))
+    wait_until(lambda: all(is_gone(child.pid) for child in children))
     progress = job.control.read_progress()
     assert progress.workers[0].state == "Draining"
     assert progress.counters.frames == 20 * progress.counters.batches
@@ -310,15 +311,7 @@ def test_kill_leaves_no_child(rig: Callable[..., Any]) -> None:
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     assert process.wait(SOON_S) == -9
-    wait_until(lambda: not any(map(is_alive, children)))
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Not ended; whether somebody has waited for it does not matter."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: all(is_gone(child.pid) for child in children))
 
 
 @pytest.mark.probe("P-38")

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from process_ends import is_gone
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -87,7 +88,7 @@ def test_an_environment_process_that_is_lost(rig: Callable[..., Any], how: str, 
     words = job.words_of_first()
     assert all(part in words for part in parts), words
     until = time.monotonic() + SOON_S
-    while any(map(is_alive, children)):
+    while not all(is_gone(child.pid) for child in children):
         assert time.monotonic() < until
         time.sleep(0.02)
 
@@ -103,14 +104,6 @@ def wait_for_children(pid: int) -> list[psutil.Process]:
             break
         time.sleep(0.005)
     return []
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Not ended; whether somebody has waited for it does not matter."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 @pytest.mark.parametrize(

@@ -156,19 +156,6 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.fixture
-def is_gone() -> Callable[[int], bool]:
-    """Whether a process has ended, though nobody may have waited for it: the first process of some machines does so late."""
-
-    def look(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
-            return True
-
-    return look
-
-
-@pytest.fixture
 def wait_until() -> Callable[..., None]:
     """Wait for a condition, and fail where it does not come true in time."""
 

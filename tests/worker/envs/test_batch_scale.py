@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
+from process_ends import is_gone
 
 from rollout_worker.envs import GymEnv, ParallelEnv, SerialEnv, open_envs
 
@@ -147,7 +148,7 @@ if __name__ == "__main__":
 @pytest.mark.probe("P-10")
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 @pytest.mark.parametrize("is_named", [False, True], ids=["anonymous", "in /dev/shm"])
-def test_nothing_is_left_of_a_killed_parent(tmp_path, wait_until, is_gone, method, is_named):
+def test_nothing_is_left_of_a_killed_parent(tmp_path, wait_until, method, is_named):
     script = tmp_path / "script.py"
     script.write_text(KILLED.format(is_named=is_named, method=method))
     done = subprocess.run(

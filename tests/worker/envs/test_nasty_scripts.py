@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys_work
+from process_ends import as_from_a_terminal
 
 from rollout_worker.envs import ParallelEnv
 
@@ -32,11 +33,6 @@ more = {{"mp_start_method": {method!r}, "num_processes": 2, "auto_wrap_envs": Fa
 """
 
 GUARD = 'if __name__ == "__main__":'
-
-
-def _as_from_a_terminal():
-    """What runs in the background of a shell ignores SIGINT, and so would its scripts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
@@ -61,7 +57,7 @@ def started(tmp_path, body, method, how="file"):
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": TOYS},
         start_new_session=True,
-        preexec_fn=_as_from_a_terminal,
+        preexec_fn=as_from_a_terminal,
     ) as process:
         if process.stdin is not None:
             process.stdin.write(text)

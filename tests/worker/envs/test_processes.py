@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
+from process_ends import as_from_a_terminal, is_gone
 
 from rollout_contract.errors import ConfigurationError
 from rollout_worker.envs import ParallelEnv, open_envs
@@ -88,11 +89,6 @@ def test_children_can_be_started_from_a_thread_that_ends():
         assert envs.blocks[0].arrays["next", "observation"][:, 0, 0].tolist() == [1, 1]
 
 
-def as_from_a_terminal() -> None:
-    """What runs in the background of a shell ignores SIGINT, and so would its scripts."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def run_script(tmp_path: Path, text: str, **more) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
     script.write_text(text)
@@ -134,7 +130,7 @@ if __name__ == "__main__":
         pytest.param("raise KeyError('mine')", 1, "KeyError: 'mine'", id="raises"),
     ],
 )
-def test_a_script_that_forgets_to_close_ends(tmp_path, wait_until, is_gone, method, ending, code, last):
+def test_a_script_that_forgets_to_close_ends(tmp_path, wait_until, method, ending, code, last):
     done = run_script(tmp_path, OPEN.format(method=method, ending=ending))
     assert done.returncode == code, done.stderr
     assert (done.stderr.rstrip().splitlines() or [""])[-1] == last
@@ -146,7 +142,7 @@ def test_a_script_that_forgets_to_close_ends(tmp_path, wait_until, is_gone, meth
 @pytest.mark.row("E-155")
 @pytest.mark.parametrize("method", START_METHODS)
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
-def test_children_end_with_their_parent(tmp_path, wait_until, is_gone, method, is_busy):
+def test_children_end_with_their_parent(tmp_path, wait_until, method, is_busy):
     toy = "toys.Busy" if is_busy else "toys.Count"
     text = OPEN.replace("toys.Count(5)", f"{toy}()").format(
         method=method,
