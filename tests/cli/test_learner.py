@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from process_ends import is_gone
 
 from rollout_cli.errors import UsageError
 from rollout_cli.local.learner import Learner, LearnerFailed, check_program
@@ -207,10 +208,3 @@ def wait_until(condition, *, deadline_s: float = 60.0) -> None:
 def wait_for_text(path: Path, *, words: int) -> list[str]:
     wait_until(lambda: path.exists() and len(path.read_text().split()) == words)
     return path.read_text().split()
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the second one where it goes while it is read
-        return True

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from process_ends import is_gone
 
 from rollout_cli.local.redis import EmbeddedRedis, quoted
 from rollout_cli.local.redis_program import ServerProgram, find_server, parse_version
@@ -39,13 +40,6 @@ def wait_until(condition, *, deadline_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not come true in time"
         time.sleep(0.02)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the second one where it goes while it is read
-        return True
 
 
 def program_that(tmp_path: Path, name: str, script: str) -> Path:

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
+from process_ends import is_gone
 
 from rollout_cli.local.cluster import REDIS_SECRET, LocalCluster
 from rollout_cli.local.job_file import JobFile
@@ -122,10 +122,7 @@ def ref(pod):
 
 
 def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return not is_gone(pid)
 
 
 async def printed(cluster, count=1, name="a-w-0-0"):
