@@ -25,7 +25,7 @@ from rollout_operator.plan import is_hands_off, make_plan
 from rollout_operator.queue import WorkQueue
 from rollout_operator.settings import OperatorSettings
 from rollout_operator.status import rejected_status, status_of
-from rollout_operator.status_writes import events_of, is_worth_writing
+from rollout_operator.status_writes import events_of, is_told_in_a_moment, is_worth_writing
 from rollout_operator.streams import Streams
 from rollout_operator.template_checks import TemplateChecks
 
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SUSPENDED_INTERVAL_S = 300.0
 """A suspended job is looked at this often, so that its keys stay alive."""
+STARTED_S = 1.0
+"""A job whose first workers were made is looked at so soon, if they are not heard of before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Reconciler:
             return None
         if plan.open_stream and outcome.stream is None and outcome.error is None:
             return 0.0  # the next look, at once, sees what was opened, and one status says it all
+        if is_told_in_a_moment(job.status, plan, outcome):
+            return STARTED_S if plan.requeue_after_s is None else min(STARTED_S, plan.requeue_after_s)
         url = self.settings.job_url(key.namespace, key.name)
         status = status_of(Seen(job, observed, plan, outcome, now), gateway=url)
         await self._write(key, job, status, now)

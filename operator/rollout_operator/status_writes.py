@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from rollout_contract.status import ConditionStatus, ConditionType, RolloutJobStatus
 from rollout_operator.cluster import Event, EventKind
-from rollout_operator.decisions import CountKind, Plan
+from rollout_operator.decisions import CountKind, Outcome, Plan
 from rollout_operator.failure import describe
 from rollout_operator.settings import OperatorSettings
 from rollout_operator.times import to_seconds
@@ -34,6 +34,12 @@ def is_worth_writing(
     return any(
         _moved(before.get(name), value, settings.progress_change) for name, value in after.items()
     ) or bool(before.keys() - after.keys())
+
+
+def is_told_in_a_moment(old: RolloutJobStatus, plan: Plan, outcome: Outcome) -> bool:
+    """Whether a new job's first status waits for the first look at its workers: made without trouble, they were only just
+    asked for, and one status says both."""
+    return not old.conditions and plan.is_fresh and bool(plan.create) and outcome == Outcome()
 
 
 def _facts(status: RolloutJobStatus) -> RolloutJobStatus:

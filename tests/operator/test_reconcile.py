@@ -19,7 +19,7 @@ from rollout_operator.apply import MAX_IN_FLIGHT
 from rollout_operator.cluster import ClusterError, PodRefused, StaleJob, TryLater
 from rollout_operator.observed import StreamTrouble
 from rollout_operator.plan import MAX_CREATES
-from rollout_operator.reconcile import Reconciler
+from rollout_operator.reconcile import STARTED_S, Reconciler
 
 
 class World:
@@ -109,12 +109,32 @@ async def test_a_new_job_gets_its_stream_and_then_its_workers():
     world = World(replicas=2)
     assert await world.reconcile() == 0.0
     assert (world.streams.calls, world.pods) == (["look", "open"], [])
-    assert await world.reconcile() == SETTINGS.observe_interval_s
+    assert await world.reconcile() == STARTED_S
     assert world.pods == ["a-default-0-0", "a-default-1-0"]
     world.cluster.kubelet()
-    await world.reconcile()
+    assert await world.reconcile() == SETTINGS.observe_interval_s
     assert world.conditions["Ready"] == ("True", "WorkersReady")
     assert (world.status.state, world.status.observed_generation) == ("Running", 1)
+    assert world.cluster.status_writes == 1, "one says that it was started and that it is well"
+
+
+async def test_a_new_job_whose_workers_do_not_come_up_says_so_in_a_moment():
+    world = World(replicas=2)
+    await world.reconcile()
+    await world.reconcile()
+    assert world.cluster.status_writes == 0
+    await world.reconcile()
+    assert world.conditions["Ready"][0] == "False"
+    assert world.status.ready_workers == "0/2"
+
+
+async def test_a_new_job_whose_workers_are_refused_says_so_at_once():
+    world = World(replicas=2)
+    await world.reconcile()
+    world.cluster.fail = refusing("create", PodRefused("exceeded quota", reason=Reason.QUOTA_EXCEEDED))
+    await world.reconcile()
+    assert world.cluster.status_writes == 1
+    assert "QuotaExceeded" in {reason for _, reason in world.conditions.values()}
 
 
 async def test_a_job_that_is_well_costs_no_write():
