@@ -226,7 +226,8 @@ def test_threads_of_parent_and_children():
 def test_daemons():
     with ParallelEnv(2, CountEnv, num_processes=2, daemon=True, **FORKED) as env:
         env.reset()
-        assert [child.daemon for child in multiprocessing.active_children()] == [True, True]
+        daemons = {child.pid: child.daemon for child in multiprocessing.active_children()}
+        assert [daemons[pid] for pid in env.vector.pids] == [True, True]
     inner = functools.partial(ParallelEnv, 1, CountEnv, **FORKED)
     with ParallelEnv(2, inner, daemon=True, **FORKED) as env, pytest.raises(EnvError, match="daemonic"):
         env.reset()
