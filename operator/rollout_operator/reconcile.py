@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 SUSPENDED_INTERVAL_S = 300.0
 """A suspended job is looked at this often, so that its keys stay alive."""
 STARTED_S = 1.0
-"""A job whose first workers were made is looked at so soon, if they are not heard of before."""
+"""A job whose first workers come up is looked at so soon, if they are not heard of before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class Reconciler:
             return None
         if plan.open_stream and outcome.stream is None and outcome.error is None:
             return 0.0  # the next look, at once, sees what was opened, and one status says it all
-        if is_told_in_a_moment(job.status, plan, outcome):
+        seen = Seen(job, observed, plan, outcome, now)
+        if is_told_in_a_moment(seen):
             return STARTED_S if plan.requeue_after_s is None else min(STARTED_S, plan.requeue_after_s)
-        url = self.settings.job_url(key.namespace, key.name)
-        status = status_of(Seen(job, observed, plan, outcome, now), gateway=url)
+        status = status_of(seen, gateway=self.settings.job_url(key.namespace, key.name))
         await self._write(key, job, status, now)
         await self.cluster.emit(key, events_of(job.status, status, plan), job_uid=job.ref.uid)
         if outcome.error is not None:

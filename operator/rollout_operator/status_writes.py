@@ -10,11 +10,14 @@ from collections.abc import Iterator
 
 from rollout_contract.status import ConditionStatus, ConditionType, RolloutJobStatus
 from rollout_operator.cluster import Event, EventKind
+from rollout_operator.conditions import Seen
 from rollout_operator.decisions import CountKind, Outcome, Plan
 from rollout_operator.failure import describe
 from rollout_operator.settings import OperatorSettings
 from rollout_operator.times import to_seconds
 
+FIRST_STATUS_S = 2.0
+"""A new job's first status is written so long after its workers were made at the latest."""
 _NUMBERS = {"progress", "weights", "stream"}
 
 
@@ -36,10 +39,16 @@ def is_worth_writing(
     ) or bool(before.keys() - after.keys())
 
 
-def is_told_in_a_moment(old: RolloutJobStatus, plan: Plan, outcome: Outcome) -> bool:
-    """Whether a new job's first status waits for the first look at its workers: made without trouble, they were only just
-    asked for, and one status says both."""
-    return not old.conditions and plan.is_fresh and bool(plan.create) and outcome == Outcome()
+def is_told_in_a_moment(seen: Seen) -> bool:
+    """Whether a new job's first status waits: its workers, made a moment ago and without trouble, are coming up, and one
+    status will say what became of all of them."""
+    plan, pods = seen.plan, seen.observed.pods
+    if seen.job.status.conditions or seen.outcome != Outcome() or plan.count or plan.ending is not None:
+        return False
+    if plan.is_fresh:
+        return bool(plan.create)
+    are_coming = all(seen.now - pod.created < FIRST_STATUS_S and not pod.ended for pod in pods)
+    return are_coming and any(not pod.ready for pod in pods)
 
 
 def _facts(status: RolloutJobStatus) -> RolloutJobStatus:

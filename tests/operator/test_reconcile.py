@@ -20,6 +20,7 @@ from rollout_operator.cluster import ClusterError, PodRefused, StaleJob, TryLate
 from rollout_operator.observed import StreamTrouble
 from rollout_operator.plan import MAX_CREATES
 from rollout_operator.reconcile import STARTED_S, Reconciler
+from rollout_operator.status_writes import FIRST_STATUS_S
 
 
 class World:
@@ -121,8 +122,11 @@ async def test_a_new_job_gets_its_stream_and_then_its_workers():
 async def test_a_new_job_whose_workers_do_not_come_up_says_so_in_a_moment():
     world = World(replicas=2)
     await world.reconcile()
-    await world.reconcile()
+    for waited_s in (0.0, 1.0):
+        world.now = NOON + waited_s
+        assert await world.reconcile() == STARTED_S
     assert world.cluster.status_writes == 0
+    world.now = NOON + FIRST_STATUS_S
     await world.reconcile()
     assert world.conditions["Ready"][0] == "False"
     assert world.status.ready_workers == "0/2"
