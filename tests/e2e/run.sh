@@ -7,6 +7,7 @@
 #   E2E_REGISTRY  what stands before their names (default: localhost with a program as LOADER, as it names them so)
 #   E2E_BUILD=no  takes images that are there already
 #   E2E_JOBS      tests at a time (default 3)
+#   E2E_AGAIN=yes runs what failed once more and alone, and fails only where that fails too
 #   SOAK=1        all rounds of the fault tests
 # With arguments: pytest with these, after the same preparations. Every test that is skipped is listed with its reason.
 set -eu
@@ -72,7 +73,12 @@ part() { # part WORDS ARGUMENTS...: goes on after a failure, so that one run sho
   say "$1"
   name=$1
   shift
-  $PYTEST "$@" || failed="$failed
+  $PYTEST "$@" && return
+  if [ -n "${E2E_AGAIN:-}" ]; then
+    say "$name: what failed, once more and alone"
+    $PYTEST "$@" -n 0 --last-failed --last-failed-no-failures none && return
+  fi
+  failed="$failed
   $name"
 }
 README=tests/e2e/jobs/test_readme.py
