@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
+import threading
 import time
+import warnings
 
 import pytest
 from fake_api import FakeApi
 
+from rollout_operator import program
+from rollout_operator.kube import job_watch
 from rollout_operator.kube.api_client import KubernetesApi
 from rollout_operator.kube.api_errors import Patience
+
+DEADLINE_S = 60.0
+"""For whatever must come: it costs time only where it does not."""
 
 
 @pytest.fixture
@@ -24,6 +32,39 @@ async def server(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(path))
     yield api
     await api.close()
+
+
+@pytest.fixture
+def bounded_ends():
+    """Programs end within their own bounds; what one that is cut short leaves open is collected with its test."""
+
+
+@pytest.hookimpl(
+    wrapper=True, tryfirst=True
+)  # after all others: logs hold tracebacks, which hold connections
+def pytest_runtest_teardown(item):
+    result = yield
+    if "bounded_ends" in item.fixturenames:
+        for thread in threading.enumerate():
+            if thread.name == "job-watch":
+                thread.join(20)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            for _ in range(3):  # what is collected may have held more
+                gc.collect()
+    return result
+
+
+@pytest.fixture(autouse=True)
+def patient_ends(request, monkeypatch):
+    """Programs end in order, however long that takes, but for `bounded_ends`: one that is cut short leaves connections open,
+    and whichever test runs when they are collected would be blamed.
+    """
+    if "bounded_ends" in request.fixturenames:
+        return
+    monkeypatch.setattr(job_watch, "IN_ORDER_S", DEADLINE_S)
+    monkeypatch.setattr(job_watch, "STOP_PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr(program, "CLOSE_S", DEADLINE_S)
 
 
 @pytest.fixture
@@ -55,10 +96,6 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
-
-
-DEADLINE_S = 60.0
-"""For whatever must come: it costs time only where it does not."""
 
 
 @pytest.fixture

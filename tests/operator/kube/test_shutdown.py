@@ -22,6 +22,8 @@ from rollout_operator.environment import settings_from
 from rollout_operator.kube.job_watch import IN_ORDER_S, STOP_PATIENCE_S, JobWatch
 from rollout_operator.kube.lease import DEFAULT_TIMES
 
+pytestmark = pytest.mark.usefixtures("bounded_ends")
+
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 FOREVER = 10**9
 STAGES_S = STOP_PATIENCE_S + DEFAULT_TIMES.release_s + 2 * program.CLOSE_S
