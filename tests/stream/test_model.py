@@ -178,7 +178,11 @@ def session(rig):
     return rig.control.session
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(
     total=st.one_of(st.none(), st.integers(1, 120)),
     random_frames=st.integers(0, 60),
