@@ -102,7 +102,7 @@ _TOLD_BY_ANOTHER = {"JobFinished", "JobSuspended"}
 def _transitions(old: RolloutJobStatus, new: RolloutJobStatus) -> Iterator[Event]:
     before = {c.type: (c.status, c.reason) for c in old.conditions}
     for condition in new.conditions:
-        if before.get(condition.type) in {None, (condition.status, condition.reason)}:
+        if before.get(condition.type) == (condition.status, condition.reason):
             continue
         if condition.status is ConditionStatus.UNKNOWN:
             continue
@@ -110,6 +110,12 @@ def _transitions(old: RolloutJobStatus, new: RolloutJobStatus) -> Iterator[Event
         is_ordinary = is_good or condition.reason in _EXPECTED
         if is_ordinary and (condition.type not in _HEADLINES or condition.reason in _TOLD_BY_ANOTHER):
             continue
+        if (
+            condition.type not in before
+            and is_ordinary
+            and not (is_good and condition.type == ConditionType.READY)
+        ):
+            continue  # how a job begins is worth an event only where it is up, or where something is wrong
         kind = EventKind.NORMAL if is_ordinary else EventKind.WARNING
         message = f"{condition.type}={condition.status.value}: {condition.message or condition.reason}"
         yield Event(kind, condition.reason, message)

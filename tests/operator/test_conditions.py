@@ -363,6 +363,26 @@ def test_events_tell_failures_and_changes_once():
     assert events_of(status, status_of(Seen(after, again, plan, Outcome(), NOON)), plan) == ()
 
 
+@pytest.mark.parametrize(
+    ("pods", "outcome", "events"),
+    [
+        pytest.param([make_pod(0)], Outcome(), [("Normal", "WorkersReady")], id="up"),
+        pytest.param([make_pod(0, ready=False)], Outcome(), [], id="coming up"),
+        pytest.param(
+            [],
+            Outcome(refusals=(Refusal(Slot("default", 0), Reason.QUOTA_EXCEEDED, "exceeded quota"),)),
+            [("Warning", "QuotaExceeded")],
+            id="refused",
+        ),
+    ],
+)
+def test_events_of_a_job_s_first_status(pods, outcome, events):
+    job, look = make_job(), observe(pods)
+    plan = make_plan(job, look, NOON)
+    status = status_of(Seen(job, look, plan, outcome, NOON))
+    assert [(e.kind.value, e.reason) for e in events_of(job.status, status, plan)] == events
+
+
 def test_the_job_has_a_url_where_there_is_a_gateway():
     settings = replace(SETTINGS, gateway_url="http://gateway/")
     job, look = make_job(), observe()
