@@ -51,6 +51,17 @@ class Audit:
                     found.append(_recorded(entry))
         return found
 
+    def refused(self, user: str) -> list[Recorded]:
+        """Calls of a user that were refused, and not granted later: the server learns of a new role a moment after it was
+        written, and the account's program may be quicker."""
+        calls = self.of(user)
+        granted = {(call.right, call.namespace): at for at, call in enumerate(calls) if call.code < 400}
+        return [
+            call
+            for at, call in enumerate(calls)
+            if call.code in (401, 403) and granted.get((call.right, call.namespace), -1) < at
+        ]
+
 
 def _recorded(entry: Document) -> Recorded:
     target = entry["objectRef"]
