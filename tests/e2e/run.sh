@@ -62,12 +62,6 @@ if [ "${E2E_BUILD:-yes}" != no ]; then
   TAG=$E2E_TAG LOADER=$LOADER REGISTRY=$named images/build.sh
 fi
 
-if [ $# -gt 0 ]; then
-  say "pytest $*"
-  $PYTEST "$@"
-  exit
-fi
-
 failed=''
 part() { # part WORDS ARGUMENTS...: goes on after a failure, so that one run shows all of them
   say "$1"
@@ -81,10 +75,18 @@ part() { # part WORDS ARGUMENTS...: goes on after a failure, so that one run sho
   failed="$failed
   $name"
 }
+finish() {
+  say "done"
+  [ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
+  exit 0
+}
+if [ $# -gt 0 ]; then
+  part "pytest $*" "$@"
+  finish
+fi
 README=tests/e2e/jobs/test_readme.py
 part "the README, on a cluster where nothing is installed" $README
 part "what runs side by side" tests/e2e tests/chart -m "not alone" -n "${E2E_JOBS:-3}" --dist loadscope --no-loadscope-reorder \
   -p no:randomly
 part "what needs the cluster for itself" tests/e2e tests/chart -m alone --ignore $README
-say "done"
-[ -z "$failed" ] || { echo "failed:$failed" >&2; exit 1; }
+finish
