@@ -98,7 +98,10 @@ def _spec(schema: Schema) -> dict[str, Any]:
                 },
                 "selectableFields": [{"jsonPath": ".spec.collector.mode"}, {"jsonPath": ".status.state"}],
                 "additionalPrinterColumns": [
-                    {"name": name, "type": kind, "jsonPath": path, "priority": priority, "description": text}
+                    # A priority of zero is left out, as the server leaves it out: what is applied and what is stored are the
+                    # same, and Helm and kubectl own the definition together without a conflict.
+                    {"name": name, "type": kind, "jsonPath": path, "description": text}
+                    | ({"priority": priority} if priority else {})
                     for name, kind, path, priority, text in _COLUMNS
                 ],
                 "schema": {"openAPIV3Schema": schema},

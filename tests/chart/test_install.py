@@ -240,3 +240,10 @@ def test_plain_apply_of_the_definition(home: Commands) -> None:
     document = home.get("customresourcedefinition", CRD)
     document["metadata"].pop("managedFields", None)
     assert len(json.dumps(document["spec"], separators=(",", ":"))) <= 120 * 1024
+
+
+def test_the_definition_of_one_version_has_several_owners(home: Commands) -> None:
+    """What is applied is what the server stores: whoever comes second, kubectl or Helm, meets no conflict."""
+    home("apply", "--server-side", "--force-conflicts", "-f", str(installed.PLAIN_CRD))
+    again = ("apply", "--server-side", "--dry-run=server", "--field-manager=somebody-else")
+    assert CRD in home(*again, "-f", str(installed.PLAIN_CRD))

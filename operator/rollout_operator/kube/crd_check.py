@@ -1,7 +1,8 @@
 """Whether the installed CRD fits this operator: an older one would drop fields in silence, and so nothing is written then.
 
 Reads the schema that the API server publishes to every account, so that no right on CRDs is needed. Asked before anything
-is watched or written, and again every minute; what is lacking is decided in `rollout_contract.crd_skew`.
+is watched or written, and again every few seconds, for what an older one drops is lost. What is lacking is decided in
+`rollout_contract.crd_skew`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rollout_operator.kube.resources import SCHEMA, Document
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 60.0
+LOOK_EVERY_S = 10.0
 RETRY_S = 3.0
 
 Judge = Callable[[Mapping[str, Any]], object | None]

@@ -112,6 +112,18 @@ def objects(kube: tools.Kube) -> set[str]:
     return set(kube.run("get", KINDS, "-o", "name").split())
 
 
+def story(kube: tools.Kube) -> str:
+    """What there is to see of a job that does not do as it should."""
+    looks = (
+        ("get", "rolloutjobs,pods,jobs", "-o", "wide"),
+        ("describe", "rolloutjob", "cartpole"),
+        ("events",),
+        ("logs", "job/cartpole-learner", "--tail=20"),
+        ("logs", "deployment/rollout-operator", "--tail=40"),
+    )
+    return "\n".join(f"$ kubectl {' '.join(look)}\n{kube.run(*look, check=False)}" for look in looks)
+
+
 def assert_rights(kube: tools.Kube) -> None:
     """The account of the README may do what the README does, there and nowhere else."""
     user = ["--as", f"system:serviceaccount:{NAMESPACE}:alice"]
@@ -164,7 +176,11 @@ def test_every_line(admin, kubeconfig, clone):
         token = shell.run("echo $ROLLOUT_TOKEN").strip()
         shell.run(f"export KUBECONFIG={with_token(kubeconfig, token, clone / 'kubeconfig')}")
         for line in [*as_user, *at_the_gateway[:-1]]:
-            said[line] = shell.run(line)
+            try:
+                said[line] = shell.run(line)
+            except AssertionError:
+                print(story(admin))
+                raise
         events = admin.run("events", "--for", "rolloutjob/cartpole")
         assert at_the_gateway[-1] == "kubectl delete -f examples/cartpole/"
         started = time.monotonic()
@@ -177,10 +193,10 @@ def test_every_line(admin, kubeconfig, clone):
     finally:
         shell.close()
 
-    story = [line for line in said["kubectl get rolloutjobs"].splitlines() if line]
-    assert story[0].split()[:4] == ["NAME", "STATE", "READY", "FRAMES"]
-    assert len(story) == 2
-    assert "Complete" in story[1]
+    listed = [line for line in said["kubectl get rolloutjobs"].splitlines() if line]
+    assert listed[0].split()[:4] == ["NAME", "STATE", "READY", "FRAMES"]
+    assert len(listed) == 2
+    assert "Complete" in listed[1]
     described = said["kubectl describe rolloutjob cartpole"]
     assert "Solved" in described
     assert "Events:" in described
