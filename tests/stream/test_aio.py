@@ -50,6 +50,32 @@ async def test_jobs_are_found_by_name(rig, control):
         await aio.find_job(control.session, "tests", "no-such-job")
 
 
+async def test_a_cancellation_is_never_lost(rig, control):
+    """Whenever it comes: sending ends in a task of its own, and the driver's waiting for that may swallow it."""
+    rig.open(None)
+    turns = 0
+    for turns in range(200):
+        looking = asyncio.create_task(control.read_progress())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not looking.cancel():
+            break
+        with pytest.raises(asyncio.CancelledError):
+            await looking
+    assert 2 < turns < 199, "no cancellation came between the start and the end of a call"
+    assert (await control.read_progress()).control.seed == 7  # the session goes on
+
+
+async def test_a_timeout_around_a_call_is_never_lost(rig, control):
+    """It is a cancellation, too."""
+    rig.open(None)
+    for _ in range(2):  # the first opens a connection
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await control.read_progress()
+        assert (await control.read_progress()).control.seed == 7
+
+
 async def test_an_absent_server_is_an_error_within_the_patience(make_server):
     server = make_server(tcp=True)
     server.kill()

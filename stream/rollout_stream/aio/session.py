@@ -69,6 +69,18 @@ class AsyncSession:
                 await asyncio.sleep(wait)
 
     async def _once(self, call: Call[T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
+        try:
+            return await self._asked(call)
+        finally:
+            # The driver sends by `asyncio.wait_for`, which in Python 3.11 loses a cancellation that comes when all is sent.
+            # Whoever cancelled us does it once and waits: a task that went on would never end.
+            if task.cancelling() > cancellations:
+                raise asyncio.CancelledError
+
+    async def _asked(self, call: Call[T]) -> T:
         match call:
             case ScriptCall():
                 return call.parse(await self._run_script(call))
