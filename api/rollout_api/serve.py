@@ -27,6 +27,8 @@ from rollout_api.gateway import gateway_of
 logger = logging.getLogger(__name__)
 
 START_S: Final = 10.0
+CANCELLED_S: Final = 1.0
+"""How long a server that did not end in time is waited for once it is cancelled."""
 FIRST_REQUEST_S: Final = 15.0
 """A connection that does not bring a whole request head in this time is closed."""
 RENEW_S: Final = 30.0
@@ -170,8 +172,10 @@ async def _ended(task: asyncio.Task[None], grace_s: float) -> None:
     if not done:
         logger.error("the gateway did not end in time and is cancelled")
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        done, _ = await asyncio.wait({task}, timeout=CANCELLED_S)
+    for ended in done:
+        if not ended.cancelled():
+            ended.result()
 
 
 class _Server(uvicorn.Server):

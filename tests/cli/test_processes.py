@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from rollout_cli.local.processes import ProcessInfo, descendants_of
+from rollout_cli.local import processes
+from rollout_cli.local.processes import ProcessInfo, descendants_of, end_process
 
 SCRIPT = """
 import asyncio, os, subprocess, sys, time
@@ -59,3 +62,30 @@ def test_descendants_are_found_at_any_depth():
 
     assert [info.pid for info in descendants_of(1, table)] == [2, 5, 3, 4]
     assert descendants_of(4, table) == []
+
+
+class Undying:
+    """A process that the kernel keeps: it waits for a device."""
+
+    pid = 0
+    returncode = None
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    async def wait(self) -> int:
+        return await asyncio.Future()
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "signals"), [(0.01, [signal.SIGTERM, signal.SIGKILL]), (0, [signal.SIGKILL])]
+)
+async def test_a_process_that_cannot_be_killed_is_not_waited_for(grace_s, signals, monkeypatch, caplog):
+    monkeypatch.setattr(processes, "END_TIMEOUT_S", 0.01)
+    process = Undying()
+    await asyncio.wait_for(end_process(process, grace_s=grace_s), 60)
+    assert process.signals == signals
+    assert "did not end within" in caplog.text

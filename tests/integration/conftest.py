@@ -153,7 +153,8 @@ class JobDir:
 class LiveRun:
     """A `rolloutctl run` in a process of its own; every process that descends from it carries a mark."""
 
-    def __init__(self, directory: JobDir, *arguments: str) -> None:
+    def __init__(self, directory: JobDir, *arguments: str, stdout: int | None = None) -> None:
+        """`stdout`: a descriptor, instead of the file that is read here."""
         self.mark = uuid.uuid4().hex
         self.directory = directory
         directory.write("job.yaml", yaml.safe_dump(directory.manifest))
@@ -163,7 +164,7 @@ class LiveRun:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rollout_cli", "run", "job.yaml", *arguments],
                 cwd=directory.path,
-                stdout=out,
+                stdout=out if stdout is None else stdout,
                 stderr=err,
                 env={**os.environ, "ROLLOUT_TEST_MARK": self.mark},
                 preexec_fn=as_from_a_terminal,
@@ -269,8 +270,8 @@ def start_run(job_dir: JobDir) -> Iterator[Callable[..., LiveRun]]:
     """Start a run of the job; what is left of it at the end of the test is killed."""
     runs: list[LiveRun] = []
 
-    def start(*arguments: str) -> LiveRun:
-        runs.append(LiveRun(job_dir, *arguments))
+    def start(*arguments: str, **options: Any) -> LiveRun:
+        runs.append(LiveRun(job_dir, *arguments, **options))
         return runs[-1]
 
     yield start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -105,6 +106,29 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(job_dir, start_run, 
 
     assert run.wait() == 128 + number, run.stderr
     run.assert_nothing_is_left()
+
+
+def test_a_run_whose_output_nobody_takes_ends_too(job_dir, start_run, until):
+    """It hangs where it writes its first lines; the first signal has a bound, the second a short one."""
+    del job_dir.manifest["spec"]["collector"]["totalFrames"]
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, b"x" * 4096)
+    os.set_blocking(write, True)
+    try:
+        run = start_run("--learner", "reader.py", stdout=write)
+        until(lambda: list(job_dir.path.glob("runs/*/run.json")), what="the start")
+        run.process.send_signal(signal.SIGTERM)
+        run.process.send_signal(signal.SIGINT)
+        assert run.wait() in (130, 143), run.stderr  # which of the two comes first is the kernel's matter
+    finally:
+        os.close(read)
+        os.close(write)
+    assert "did not end in time and is cut short" in run.stderr
+    assert "Task-" in next(job_dir.path.glob("runs/*/logs/run.log")).read_text()
+    until(lambda: not run.marked(), what="the end of all processes")
 
 
 def test_killing_the_run_takes_everything_with_it(job_dir, start_run, until):

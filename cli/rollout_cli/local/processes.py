@@ -7,12 +7,15 @@ programs leave behind when they are killed (a simulator that an environment star
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36
 REAP_EVERY_S = 1.0
@@ -106,17 +109,19 @@ def _reap(pid: int) -> None:
 
 
 async def end_process(process: asyncio.subprocess.Process, *, grace_s: float) -> None:
-    """SIGTERM, after the grace SIGKILL; nothing if it has ended. Returns when it is gone."""
-    if process.returncode is not None:
-        return
-    with suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM if grace_s > 0 else signal.SIGKILL)
-    try:
-        await asyncio.wait_for(process.wait(), grace_s or None)
-    except TimeoutError:
+    """SIGTERM, after the grace SIGKILL; nothing if it has ended. Returns when it is gone, or END_TIMEOUT_S later."""
+    for number, within_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, END_TIMEOUT_S)):
+        if process.returncode is not None:
+            return
+        if within_s <= 0:
+            continue
         with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+            process.send_signal(number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await process.wait()
+    if process.returncode is None:
+        log.error("process %d did not end within %g s after it was killed", process.pid, END_TIMEOUT_S)
 
 
 def exit_text(code: int | None) -> str:

@@ -2,7 +2,7 @@
 
 Called by `main`. One process hosts the gateway, the reconcile loop and the screen; Redis, workers and the learner are its
 children. When a run ends is decided in `outcome`, whether a learner is started again in `restarts`; here both are carried
-out.
+out. Signals, and the bound on the end, are the matter of `stopping`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -28,15 +27,15 @@ from rollout_cli.local.outcome import (
     Ended,
     LearnerFacts,
     Move,
-    code_of_signal,
     next_move,
 )
-from rollout_cli.local.processes import adopt_orphans, end_descendants, kill_descendants, reap_orphans
+from rollout_cli.local.processes import adopt_orphans, end_descendants, reap_orphans
 from rollout_cli.local.report import announcement, print_end
 from rollout_cli.local.request import RunRequest, request_of
 from rollout_cli.local.run_dir import RunDir, open_run_dir, write_record
 from rollout_cli.local.screen import Screen, open_screen
 from rollout_cli.local.services import Services, learner_environment, open_services
+from rollout_cli.local.stopping import Stop, stopping
 from rollout_cli.local.view import View
 from rollout_cli.local.watch import Watch, last_lines
 from rollout_contract.errors import RolloutError, StreamError
@@ -49,19 +48,13 @@ LEARNER_LINES = 8
 def command(arguments: argparse.Namespace) -> int:
     """Run a job; the exit codes are those of `errors.Exit`."""
     request = request_of(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # until the event loop takes over: leave in order, too
-        signal.signal(number, _leave)
-    with open_run_dir(request.run_dir, request.job.metadata.name) as run_dir:
+    with stopping() as stop, open_run_dir(request.run_dir, request.job.metadata.name) as run_dir:
         logging.basicConfig(
             filename=run_dir.logs / "run.log",
             level=logging.INFO,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        return asyncio.run(_run(request, run_dir, _record_of(arguments)))
-
-
-def _leave(number: int, _: object) -> None:
-    raise SystemExit(code_of_signal(number))
+        return asyncio.run(_run(request, run_dir, _record_of(arguments), stop))
 
 
 def _record_of(arguments: argparse.Namespace) -> dict[str, object]:
@@ -77,71 +70,35 @@ def _record_of(arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-async def _run(request: RunRequest, run_dir: RunDir, record: Mapping[str, object]) -> int:
-    """The process around the work: signals, orphans, screen; the last words."""
+async def _run(request: RunRequest, run_dir: RunDir, record: Mapping[str, object], stop: Stop) -> int:
+    """The process around the work: orphans, screen; the last words."""
     adopt_orphans()
-    run = _Run(request, run_dir, record, open_screen())
-    with _signals() as stop:
-        reaper = asyncio.create_task(reap_orphans())
-        try:
-            ended = await _until_stopped(run, stop)
-        finally:
-            run.screen.close()
-            reaper.cancel()
-            await end_descendants()
-        print_end(run_dir, ended, view=run.view, document=run.document)
+    run = _Run(request, run_dir, record, open_screen(), stop)
+    reaper = asyncio.create_task(reap_orphans())
+    try:
+        ended = await _until_stopped(run, stop)
+    finally:
+        run.screen.close()
+        reaper.cancel()
+        await end_descendants()
+    print_end(run_dir, ended, view=run.view, document=run.document)
     return ended.code
 
 
-async def _until_stopped(run: _Run, stop: _Stop) -> Ended:
+async def _until_stopped(run: _Run, stop: Stop) -> Ended:
     """Do the work, or take everything down when a signal comes: wherever the work is, it is cancelled there."""
     work = asyncio.create_task(run.work())
-    asked = asyncio.create_task(stop.asked.wait())
+    asked = asyncio.create_task(stop.attach().wait())
     try:
         await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            run.screen.tell(
-                f"{signal.Signals(stop.number or signal.SIGINT).name}: ending in order; once more: at once"
-            )
+            run.screen.tell(f"{stop.name}: ending in order; once more: at once")
             work.cancel()
         with suppress(asyncio.CancelledError):
             return await work
     finally:
         asked.cancel()
-    return Ended(code_of_signal(stop.number or signal.SIGINT))
-
-
-class _Stop:
-    """What the user's signals ask for: the first to end in order, the second to kill, the third to leave."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self.asked = asyncio.Event()
-        self._count = 0
-
-    def on_signal(self, number: int) -> None:
-        """A signal has come."""
-        self._count += 1
-        if self.number is None:
-            self.number = number
-        self.asked.set()
-        if self._count == 2:
-            kill_descendants()
-        if self._count > 2:
-            os._exit(code_of_signal(self.number))
-
-
-@contextmanager
-def _signals() -> Iterator[_Stop]:
-    loop, stop = asyncio.get_running_loop(), _Stop()
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in wanted:
-        loop.add_signal_handler(number, stop.on_signal, number)
-    try:
-        yield stop
-    finally:
-        for number in wanted:
-            loop.remove_signal_handler(number)
+    return Ended(stop.code)
 
 
 @dataclass
@@ -152,6 +109,7 @@ class _Run:
     run_dir: RunDir
     record: Mapping[str, object]
     screen: Screen
+    stop: Stop
     view: View | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
     """The job, as of the newest look."""
@@ -170,7 +128,9 @@ class _Run:
             learner = self._learner(services, watch)
             task = asyncio.create_task(learner.run()) if learner else None
             try:
-                return await self._follow(services, watch, learner, task)
+                ended = await self._follow(services, watch, learner, task)
+                self.stop.begin_end(ended.code)
+                return ended
             finally:
                 if learner and task:
                     task.cancel()
@@ -198,7 +158,7 @@ class _Run:
         clock = asyncio.get_running_loop().time
         finished_at: float | None = None
         is_completing = False
-        while True:
+        while not self.stop.is_asked:  # a cancellation comes once, and a library may lose it
             if problem := _failure_of(services.tasks):
                 return Ended(Exit.FAILED, problem)
             try:
@@ -217,13 +177,10 @@ class _Run:
                 case Ended() as ended:
                     return ended
                 case Move.COMPLETE_JOB if not is_completing:
-                    is_completing = True
-                    self.screen.tell(
-                        "the learner has ended: the job is completed with the frames that it has"
-                    )
-                    await services.control.finish(EndKind.FINISHED, reason=COMPLETED_BY_LEARNER)
+                    is_completing = await self._complete(services)
             pending = {t for t in (*services.tasks, task) if t is not None and not t.done()}
             await asyncio.wait(pending, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+        return Ended(self.stop.code)
 
     async def _complete(self, services: Services) -> bool:
         """End the job with the frames that it has. False if Redis is away: to be tried again."""
