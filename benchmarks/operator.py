@@ -130,7 +130,11 @@ def program(
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def metrics(port: int) -> Sample:

@@ -56,7 +56,11 @@ def server() -> Iterator[int]:
             yield port
         finally:
             process.terminate()
-            process.wait(10)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def wait_for(port: int) -> None:

@@ -17,6 +17,7 @@ import pytest
 from data_servers import free_port
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from process_ends import end
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "images"
@@ -166,6 +167,5 @@ class TestServer:
             command_line = Path(f"/proc/{server.pid}/cmdline").read_text(encoding="utf-8")
             assert "s3cr3t" not in written + command_line
         finally:
-            server.terminate()
-            server.wait(timeout=DEADLINE_S)
+            end(server, said=(tmp_path / "log").read_text)
             log.close()

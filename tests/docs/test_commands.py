@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from process_ends import end
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -114,8 +115,15 @@ def running(workplace: Path) -> Iterator[dict[str, str]]:
         _publish_one(variables, workplace)
         yield variables
     finally:
-        process.terminate()
-        process.wait(60)
+        end(
+            process,
+            said=lambda: "\n".join(tail(path) for path in (out, *workplace.glob("runs/*/logs/*.log"))),
+        )
+
+
+def tail(path: Path) -> str:
+    """The end of a log, with its name."""
+    return f"--- {path.name}\n{path.read_text(errors='replace')[-5000:]}"
 
 
 def _publish_one(variables: dict[str, str], workplace: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import pytest
 import yaml
 from data_servers import DataServer
 from kubernetes import client, config
+from process_ends import end
 
 ROOT = Path(__file__).parents[3]
 GROUP = "rolloutjob.dev"
@@ -182,8 +182,7 @@ class GatewayProcess:
 
     def stop(self) -> int:
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return end(self.process, within_s=30, said=self.log)
 
     def caller(self, token: str | None) -> httpx2.Client:
         """A client with this token."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import redis
 from cluster_tools import Kube, free_port, until
+from process_ends import end
 
 from rollout_stream import RolloutStream
 
@@ -53,8 +54,7 @@ class PortForward:
     def close(self) -> None:
         self._closed.set()
         self._thread.join(5)
-        self._process.terminate()
-        self._process.wait(10)
+        end(self._process)
 
 
 class Platform:
@@ -218,8 +218,7 @@ class PodWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(10)
+        end(self._process)
         self._log.close()
 
     def events(self) -> list[tuple[str, dict]]:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from data_servers import DataServer
+from process_ends import end
 
 from rollout_contract.messages import EndKind
 from rollout_contract.names import JobRef
@@ -263,8 +264,7 @@ class PodHistory:
         return self
 
     def __exit__(self, *_):
-        self._process.terminate()
-        self._process.wait(10)
+        end(self._process)
 
     def events(self):
         """(kind, pod) in their order."""
