@@ -8,12 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from rollout_cli.local.outcome import Ended
-from rollout_cli.local.run import _Run, _until_stopped
 from rollout_cli.local.stopping import Stop, stopping
 
 LONG_S = 600.0
@@ -117,42 +114,3 @@ def test_a_process_whose_output_nobody_takes_ends_within_the_bound():
             assert process.wait(60) == 143
         finally:
             process.kill()
-
-
-class Deaf:
-    """A run's part that loses the first cancellation, as a library may."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-        self.waits = asyncio.Event()
-        self.has_lost_one = False
-
-    async def look(self, document, **learner):
-        self.looks += 1
-        if self.looks == 2:
-            self.waits.set()
-            try:
-                await asyncio.sleep(LONG_S)
-            except asyncio.CancelledError:
-                self.has_lost_one = True
-        return SimpleNamespace(conditions=())
-
-
-async def test_a_run_ends_though_its_cancellation_was_lost():
-    screen = SimpleNamespace(show=lambda view: None, tell=lambda text: None)
-    with stopping(Hands().stop) as stop:
-        run, watch = _Run(None, None, {}, screen, stop), Deaf()
-        services = SimpleNamespace(
-            tasks=(asyncio.create_task(asyncio.sleep(LONG_S)),), job_file=SimpleNamespace(read=dict)
-        )
-
-        async def work() -> Ended:
-            return await run._follow(services, watch, None, None)
-
-        run.work = work
-        ending = asyncio.create_task(_until_stopped(run, stop))
-        await asyncio.wait_for(watch.waits.wait(), 60)
-        signal.raise_signal(signal.SIGTERM)
-        ended = await asyncio.wait_for(ending, 60)
-        services.tasks[0].cancel()
-    assert (ended, watch.has_lost_one, watch.looks) == (Ended(143), True, 2)
