@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -101,6 +103,27 @@ with stopping(Stop(within_s=0.2)):
     print("stuck", flush=True)
     os.write(1, b"x" * 10_000_000)
 """
+
+
+LEFT = """
+import time
+from rollout_cli.local.stopping import Stop, stopping
+
+with stopping(Stop(within_s=0.1)) as stop:
+    stop.begin_end(3)
+    time.sleep(600)
+"""
+
+
+def test_a_terminal_gets_its_cursor_back():
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run([sys.executable, "-c", LEFT], stdout=theirs, stderr=subprocess.PIPE, timeout=60)
+        assert (done.returncode, b"cut short" in done.stderr) == (3, True)
+        assert os.read(ours, 100) == b"\x1b[?25h"
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_a_process_whose_output_nobody_takes_ends_within_the_bound():

@@ -45,14 +45,14 @@ class Stop:
         within_s: float = END_WITHIN_S,
         killed_within_s: float = KILLED_WITHIN_S,
         kill: Callable[[], object] = kill_descendants,
-        leave: Callable[[int], object] = os._exit,
+        leave: Callable[[int], object] | None = None,
     ) -> None:
         self.number: int | None = None
         """The first signal; None: there was none."""
         self._within_s = within_s
         self._killed_within_s = killed_within_s
         self._kill = kill
-        self._leave = leave
+        self._leave = leave or _leave
         self._count = 0
         self._code = 1
         self._ends_by: float | None = None
@@ -151,9 +151,7 @@ class Stop:
         self._ends_by = by if self._ends_by is None else min(by, self._ends_by)
 
     def _cut_short(self) -> None:
-        words = threading.Thread(target=self._say_why, name="run-end-words", daemon=True)
-        words.start()
-        words.join(WORDS_S)
+        _within_words_s(self._say_why)
         self._kill()
         self._leave(self._code)
 
@@ -162,6 +160,23 @@ class Stop:
         print(
             "rolloutctl: the run did not end in time and is cut short: see its logs/run.log", file=sys.stderr
         )
+
+
+def _leave(code: int) -> None:
+    _within_words_s(_show_cursor)
+    os._exit(code)
+
+
+def _within_words_s(write: Callable[[], None]) -> None:
+    words = threading.Thread(target=write, name="run-end-words", daemon=True)
+    words.start()
+    words.join(WORDS_S)
+
+
+def _show_cursor() -> None:
+    """The live screen hides it, and nobody closes that any more."""
+    if sys.stdout.isatty():
+        os.write(sys.stdout.fileno(), b"\x1b[?25h")
 
 
 @contextmanager
