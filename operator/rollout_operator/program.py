@@ -159,7 +159,7 @@ class Program:
     async def _work(self, api: KubernetesApi, crd: CrdCheck, lease: Lease) -> None:
         settings, gate = self.settings, Gate([lease.reason, crd.reason])
         recorder = EventRecorder(api, instance=settings.identity)
-        cluster = KubernetesCluster(api, gate, recorder, namespaces=settings.namespaces)
+        cluster = KubernetesCluster(api, gate, recorder, namespaces=settings.namespaces, ready=crd.wait)
         reach = Reach(settings.redis, settings.redis_password_file, settings.secrets_dir)
         streams = RedisStreams(settings.operator, reach=reach)
         reconciler = Reconciler(cluster, streams, settings.operator)

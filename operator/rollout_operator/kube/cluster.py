@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from rollout_contract import names
 from rollout_operator.cluster import (
@@ -37,10 +37,19 @@ log = logging.getLogger(__name__)
 
 
 class KubernetesCluster:
-    """Jobs and pods of some namespaces (empty: of all). Belongs to one event loop."""
+    """Jobs and pods of some namespaces (empty: of all). Belongs to one event loop.
+
+    `ready` returns when jobs can be watched.
+    """
 
     def __init__(
-        self, api: KubernetesApi, gate: Gate, recorder: EventRecorder, *, namespaces: Sequence[str]
+        self,
+        api: KubernetesApi,
+        gate: Gate,
+        recorder: EventRecorder,
+        *,
+        namespaces: Sequence[str],
+        ready: Callable[[], Awaitable[None]],
     ) -> None:
         self._api = api
         self._gate = gate
@@ -53,8 +62,10 @@ class KubernetesCluster:
         self.pod_watches = tuple(
             PodWatch(api, self.pods, self._feed.pods_changed, namespace=space) for space in spaces
         )
-        self.resync = Resync(api, self.jobs, self._feed.job_changed, namespaces=spaces)
-        self.job_watch = JobWatch(self._on_job, namespaces=self._namespaces)
+        self.job_watch = JobWatch(self._on_job, namespaces=self._namespaces, ready=ready)
+        self.resync = Resync(
+            api, self.jobs, self._feed.job_changed, namespaces=spaces, dead=self.job_watch.renew
+        )
 
     @property
     def is_synced(self) -> bool:

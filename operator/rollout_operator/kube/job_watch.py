@@ -2,9 +2,10 @@
 
 kopf tells that something about a job happened; only `on.event` is registered, so it puts neither finalizer nor annotation
 on anybody's object. In its own loop, for at its end kopf cancels every task that it finds, and in the main thread it
-takes the signal handlers. If it ends by an error (a server that fails for a minute), it is started anew; whether that
-lasts too long is judged by `resync`, which knows what the watch should have brought. Its end has a bound: kopf waits for
-as long as it takes, and the server that it waits for may be the reason.
+takes the signal handlers. If it ends by an error (a server that fails for a minute), it is started anew, once the
+definition is there: without one kopf would sit and watch nothing, for good. Whether it is dead is judged by `resync`,
+which knows what the watch should have brought. Its end has a bound: kopf waits for as long as it takes, and the server
+that it waits for may be the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -79,13 +80,30 @@ class Halt:
                 self._hear = lambda: None
 
 
-class JobWatch:
-    """Jobs of some namespaces (empty: of all). `run` calls `on_event` in its caller's event loop."""
+async def _at_once() -> None:
+    """There is nothing to wait for."""
 
-    def __init__(self, on_event: OnEvent, *, namespaces: tuple[str, ...]) -> None:
+
+class JobWatch:
+    """Jobs of some namespaces (empty: of all). `run` calls `on_event`, and waits for `ready` before each start, in its
+    caller's event loop."""
+
+    def __init__(
+        self,
+        on_event: OnEvent,
+        *,
+        namespaces: tuple[str, ...],
+        ready: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
         self._on_event = on_event
         self._namespaces = namespaces
+        self._ready = ready
+        self._renewal = Halt()
         self.restarts = 0
+
+    def renew(self) -> None:
+        """Start anew: the watch is dead. From any thread."""
+        self._renewal.set()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -95,9 +113,15 @@ class JobWatch:
         def post(kind: str, job: Document) -> None:
             loop.call_soon_threadsafe(self._on_event, kind, job)
 
+        async def ready() -> None:
+            await self._ready()
+
+        def wait_there() -> asyncio.Future[None]:
+            return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ready(), loop))
+
         def work() -> None:
             try:
-                self._supervise(post, halt)
+                self._supervise(post, halt, wait_there)
             finally:
                 with suppress(RuntimeError):  # that loop may be closed by now
                     loop.call_soon_threadsafe(ended.set)
@@ -114,12 +138,13 @@ class JobWatch:
             except TimeoutError:
                 log.warning("the watch of jobs did not end within %.0f s and is left", STOP_PATIENCE_S)
 
-    def _supervise(self, post: OnEvent, halt: Halt) -> None:
+    def _supervise(self, post: OnEvent, halt: Halt, ready: Callable[[], asyncio.Future[None]]) -> None:
         wait = FIRST_RESTART_S
         while not halt.is_set():
+            self._renewal = renewal = Halt()
             started = time.monotonic()
             try:
-                asyncio.run(self._watch(post, halt))
+                asyncio.run(self._watch(post, halt, renewal, ready))
             except (
                 Exception
             ) as error:  # whatever it is, the watch must go on; the text is the user's only trace of it
@@ -131,30 +156,50 @@ class JobWatch:
             halt.wait(wait)
             wait = min(MAX_RESTART_S, 2 * wait)
 
-    async def _watch(self, post: OnEvent, halt: Halt) -> None:
+    async def _watch(
+        self, post: OnEvent, halt: Halt, renewal: Halt, ready: Callable[[], asyncio.Future[None]]
+    ) -> None:
+        with halt.heard() as ended, renewal.heard() as renewed:
+            # Made before kopf runs: at its end it cancels every task that came after.
+            stopping = asyncio.create_task(first_of(ended, renewed))
+            waiting = ready()
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                waiting.cancel()
+                return
+            stop = asyncio.Event()
+            work = asyncio.create_task(self._serve(post, stop))
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                stop.set()
+                for _ in range(2):
+                    await asyncio.wait({work}, timeout=IN_ORDER_S)
+                    work.cancel()
+            stopping.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+
+    async def _serve(self, post: OnEvent, stop: asyncio.Event) -> None:
         where: dict[str, Any] = (
             {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
         )
-        with halt.heard() as stop:
-            # Made before kopf runs: at its end it cancels every task that came after.
-            stopping = asyncio.create_task(stop.wait())
-            work = asyncio.create_task(
-                kopf.operator(
-                    registry=registry_of(post),
-                    settings=watch_settings(),
-                    standalone=True,
-                    stop_flag=stop,
-                    **where,
-                )
-            )
-            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            for _ in range(2):
-                if stop.is_set():
-                    await asyncio.wait({work}, timeout=IN_ORDER_S)
-                    work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
+        await kopf.operator(
+            registry=registry_of(post),
+            settings=watch_settings(),
+            standalone=True,
+            stop_flag=stop,
+            **where,
+        )
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Until one of them is set."""
+    waits = {asyncio.create_task(event.wait()) for event in events}
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def registry_of(post: OnEvent) -> kopf.OperatorRegistry:

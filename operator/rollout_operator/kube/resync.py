@@ -1,7 +1,8 @@
 """A second look at jobs, once a minute: whether the watch brought what it should have, and what it missed.
 
 One list of names and versions for all jobs of a namespace. A watch that is silent because nothing happens and one that is
-dead look the same from within; here they do not. What was missed is read and handed on, so a lost event costs a minute.
+dead look the same from within; here they do not. What was missed is read and handed on, so a lost event costs a minute;
+a watch that has brought nothing else either since the look before is dead, and that is told.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def behind(cache: JobCache, found: Found) -> set[JobKey]:
 
 
 class Resync:
-    """The second look. `changed` is called for each job whose event was missed."""
+    """The second look. `changed` is called for each job whose event was missed, `dead` where the watch brought nothing."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Resync:
         changed: Callable[[JobKey], None],
         *,
         namespaces: Sequence[str | None],
+        dead: Callable[[], None] = lambda: None,
         every_s: float = RESYNC_EVERY_S,
         settle_s: float = SETTLE_S,
         clock: Callable[[], float] = time.monotonic,
@@ -50,6 +52,8 @@ class Resync:
         self._api = api
         self._cache = cache
         self._changed = changed
+        self._dead = dead
+        self._is_silent = True
         self._namespaces = namespaces
         self._every_s = every_s
         self._settle_s = settle_s
@@ -66,6 +70,7 @@ class Resync:
     def heard(self) -> None:
         """The watch has brought an event."""
         self._current = self._clock()
+        self._is_silent = False
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -78,6 +83,7 @@ class Resync:
 
     async def look(self) -> None:
         """One look. ClusterError if the server does not answer."""
+        was_silent, self._is_silent = self._is_silent, True
         suspects = behind(self._cache, await self._list())
         if suspects:
             await asyncio.sleep(self._settle_s)
@@ -90,6 +96,8 @@ class Resync:
                 log.warning(
                     "the watch of jobs did not bring %d changes, such as to %s", len(missed), min(missed)
                 )
+                if was_silent and self._is_silent:
+                    self._dead()
                 return
         self._current = self._clock()
 

@@ -154,7 +154,7 @@ def versions(kube):
 
 
 def test_a_crd_that_goes_and_comes_back(namespaces, operators, install):
-    """All jobs go with it, and their pods; the operator waits, and serves the next job."""
+    """All jobs go with it, and their pods; the operator waits, and serves the next job, which no look once a minute finds."""
     kube = namespaces()
     operator = operators(kube, ROLLOUT_POD_NAME="operator-0", ROLLOUT_POD_UID="crd").start().wait_ready()
     kube.apply(job("lost", replicas=2))
@@ -170,6 +170,6 @@ def test_a_crd_that_goes_and_comes_back(namespaces, operators, install):
     install(crd_document())
     until(lambda: operator.probe("readyz")[0] == 200, within=90, what=f"readiness ({operator.log()[-1500:]})")
     kube.apply(job("found", replicas=2))
-    kube.wait_ready("found", 2, within=90)
+    kube.wait_ready("found", 2, within=40)
     assert operator.metric("rollout_api_calls_total", verb="create", resource="pods") <= made + 3
     operator.stop()

@@ -42,7 +42,11 @@ def recorder(api):
 @pytest.fixture
 def cluster(api, recorder, reasons):
     gate = Gate([lambda: reasons[0] if reasons else ""])
-    return KubernetesCluster(api, gate, recorder, namespaces=["rl"])
+
+    async def ready():
+        pass
+
+    return KubernetesCluster(api, gate, recorder, namespaces=["rl"], ready=ready)
 
 
 @pytest.fixture
@@ -413,3 +417,16 @@ class TestResync:
         assert cluster.resync.age_s > 400
         cluster.resync.heard()
         assert cluster.resync.age_s < 100
+
+    @pytest.mark.parametrize("is_heard", [True, False], ids=["one that is late", "one that is dead"])
+    async def test_a_watch_that_brings_nothing_is_renewed(self, server, cluster, job, is_heard, monkeypatch):
+        renewals = []
+        monkeypatch.setattr(cluster.resync, "_dead", lambda: renewals.append(1))
+        cluster.resync._settle_s = 0.0
+        cluster.resync.heard()
+        await cluster.resync.look()
+        if is_heard:
+            cluster.resync.heard()
+        server.edit("rolloutjobs", "rl", "a", lambda document: document["spec"].update(replicas=4))
+        await cluster.resync.look()
+        assert len(renewals) == (not is_heard)

@@ -332,3 +332,41 @@ async def test_the_watch_of_jobs_starts_anew_after_an_error(
     await asyncio.wait({task}, timeout=DEADLINE_S)
     assert task.cancelled()
     assert stopwatch.seconds - started < 2 * IN_ORDER_S + 1
+
+
+async def test_the_watch_of_jobs_waits_for_the_definition_before_each_start(
+    server, running, until, stopwatch
+):
+    """Without one kopf would watch nothing, for good; and the wait ends with the request to end."""
+    defined, asked = asyncio.Event(), []
+
+    async def ready():
+        asked.append(len(asked))
+        await defined.wait()
+
+    seen = []
+    watch = JobWatch(
+        lambda kind, document: seen.append(document["metadata"]["name"]), namespaces=("rl",), ready=ready
+    )
+    server.create("rolloutjobs", job())
+    task = running(watch.run())
+    await until(lambda: asked, "a look")
+    assert not server.count("GET", JOBS)
+    defined.set()
+    await until(lambda: "a" in seen, "the job")
+
+    defined.clear()
+    watch.renew()
+    await until(lambda: len(asked) == 2, "another look")
+    listed = server.count("GET", JOBS)
+    defined.set()
+    await until(lambda: server.count("GET", JOBS) > listed, "another list")
+    defined.clear()
+    watch.renew()
+    await until(lambda: len(asked) == 3, "the third look")
+
+    started = stopwatch.seconds
+    task.cancel()
+    await asyncio.wait({task}, timeout=DEADLINE_S)
+    assert task.cancelled()
+    assert stopwatch.seconds - started < IN_ORDER_S
