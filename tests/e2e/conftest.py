@@ -1,4 +1,5 @@
-"""Which of these tests run by themselves, and which share a process when they run side by side.
+"""Which of these tests run by themselves, which share a process when they run side by side, and which can run already
+while the images are built.
 
 `make e2e` runs what is marked `alone` in a part of its own: it restarts the cluster's parts, takes its definition away, or
 looks after every namespace, and would be seen by every other test. Tests of a module share its fixtures and stay together;
@@ -19,6 +20,19 @@ ALONE = (
     "operator/test_spaces.py::test_one_operator_for_all_namespaces",
     "jobs/test_readme.py",
 )
+NO_IMAGE = (
+    "crd/test_cel.py",
+    "crd/test_cel_updates.py",
+    "gateway/test_gateway_rights.py",
+    "operator/test_failures.py",
+    "operator/test_faults.py",
+    "operator/test_life.py",
+    "operator/test_refusals.py",
+    "operator/test_rights.py",
+    "operator/test_spaces.py",
+    "operator/test_templates.py",
+)
+"""The platform's programs run beside the cluster, and pods run nothing."""
 ONE_INSTALLATION = ("tests/e2e/jobs", "tests/e2e/rights")
 """The longest, too: they come first, so that none of them is left for the end."""
 
@@ -32,6 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = f"{module}::{getattr(item, 'originalname', item.name)}"
         if module in ALONE or name in ALONE:
             item.add_marker(pytest.mark.alone)
+        if module in NO_IMAGE:
+            item.add_marker(pytest.mark.no_image)
     items.sort(key=lambda item: not item.nodeid.startswith(ONE_INSTALLATION))
 
 

@@ -28,7 +28,8 @@ if [ -z "${KUBECONFIG:-}" ]; then
   export KUBECONFIG PATH="$(dirname "$KUBECONFIG")/bin:$PATH"
   if ! answers; then
     say "starting the test cluster"
-    trap '"$TEST_CLUSTER" down' EXIT
+    AT_END="$TEST_CLUSTER down"
+    trap '$AT_END' EXIT
     trap 'exit 130' INT TERM
     eval "$("$TEST_CLUSTER" up --nodes 2 --gpus 2)"
   fi
@@ -55,12 +56,25 @@ case $LOADER in
 esac
 export E2E_TAG E2E_REGISTRY ROLLOUT_TEST_WORKER_IMAGE="$WORKER:$E2E_TAG"
 
-if [ "${E2E_BUILD:-yes}" != no ]; then
-  say "images"
+PLACE=$(mktemp -d)
+trap 'rm -rf "$PLACE"; [ -z "${IMAGES:-}" ] || kill "$IMAGES" 2>/dev/null || true; ${AT_END:-}' EXIT
+IMAGES=''
+build() { # in the background; `have_images` waits
+  [ "${E2E_BUILD:-yes}" != no ] || return 0
+  say "images, meanwhile"
   # A program puts its own registry before the names.
   case $LOADER in */*) named='' ;; *) named=$E2E_REGISTRY ;; esac
-  TAG=$E2E_TAG LOADER=$LOADER REGISTRY=$named images/build.sh
-fi
+  TAG=$E2E_TAG LOADER=$LOADER REGISTRY=$named images/build.sh >"$PLACE/images" 2>&1 &
+  IMAGES=$!
+}
+have_images() {
+  [ -n "$IMAGES" ] || return 0
+  wait "$IMAGES" && IMAGES='' && say "images are there" && return
+  IMAGES=''
+  say "images"
+  cat "$PLACE/images" >&2
+  exit 1
+}
 
 failed=''
 part() { # part WORDS ARGUMENTS...: goes on after a failure, so that one run shows all of them
@@ -81,12 +95,19 @@ finish() {
   exit 0
 }
 if [ $# -gt 0 ]; then
+  build
+  have_images
   part "pytest $*" "$@"
   finish
 fi
 README=tests/e2e/jobs/test_readme.py
+many() { # many WORDS MARKS: modules side by side, the longest first
+  part "$1" tests/e2e tests/chart -m "$2" -n "${E2E_JOBS:-3}" --dist loadscope --no-loadscope-reorder -p no:randomly
+}
+build
+many "what needs no image, side by side" "no_image and not alone"
+have_images
 part "the README, on a cluster where nothing is installed" $README
-part "what runs side by side" tests/e2e tests/chart -m "not alone" -n "${E2E_JOBS:-3}" --dist loadscope --no-loadscope-reorder \
-  -p no:randomly
+many "the others, side by side" "not no_image and not alone"
 part "what needs the cluster for itself" tests/e2e tests/chart -m alone --ignore $README
 finish

@@ -17,6 +17,13 @@ def test_is_there(name):
     assert f"def {function or 'test_'}" in (HERE / module).read_text()
 
 
+@pytest.mark.parametrize("module", LISTS["NO_IMAGE"])
+def test_needs_no_image(module):
+    text = (HERE / module).read_text()
+    assert "IMAGE" not in text.replace("NO_IMAGE", "")
+    assert "platform" not in (HERE / module).parent.joinpath("conftest.py").read_text()
+
+
 @pytest.mark.parametrize("folder", LISTS["ONE_INSTALLATION"])
 def test_has_one_installation(folder):
     assert 'scope="session"' in (HERE.parents[1] / folder / "conftest.py").read_text()

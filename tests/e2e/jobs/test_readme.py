@@ -25,7 +25,7 @@ from platform_tools import ROOT, PortForward
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.probe("P-55")]
 
-NAMESPACE = "rl"
+NAMESPACE, CRD = "rl", "rolloutjobs.rolloutjob.dev"
 DONE_BEFORE = ("make images ",)
 LEFT_WITHIN_S = 30.0
 KINDS = "pods,jobs,configmaps,secrets,leases,rolloutjobs,persistentvolumeclaims,services,endpointslices"
@@ -79,6 +79,8 @@ def admin(kubeconfig):
         pytest.fail(
             f"the cluster has a namespace {NAMESPACE}, into which the README installs: delete it first"
         )
+    if kube.get("crd", CRD) and not kube.json("get", "roj", "--all-namespaces")["items"]:
+        kube.run("delete", "crd", CRD)  # other tests have left it
     yield kube
     subprocess.run(
         ["helm", "uninstall", "rollout", "-n", NAMESPACE], capture_output=True, timeout=90, check=False

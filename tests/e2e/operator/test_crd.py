@@ -154,7 +154,7 @@ def versions(kube):
 
 
 def test_a_crd_that_goes_and_comes_back(namespaces, operators, install):
-    """All jobs go with it, and their pods; the operator waits, and serves the next job, which no look once a minute finds."""
+    """All jobs go with it, and their pods; the operator waits, and serves the next job, found by the watch."""
     kube = namespaces()
     operator = operators(kube, ROLLOUT_POD_NAME="operator-0", ROLLOUT_POD_UID="crd").start().wait_ready()
     kube.apply(job("lost", replicas=2))

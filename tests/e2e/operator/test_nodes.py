@@ -1,4 +1,8 @@
-"""A node that is cut off, for a while or for good: nobody is started twice, and the job says which node does not answer."""
+"""A node that is cut off, for a while or for good: nobody is started twice, and the job says which node does not answer.
+
+The node is cut off once, for everybody: most of the time is the cluster's, which waits before it gives a node up. Each story
+is a namespace with jobs of its own, and says what happens when its node goes, is away, and comes back.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +78,8 @@ def group(kubeconfig):
     return make
 
 
+FRAMES = 3000
+"""Of the job that a worker collects for, unseen; without a reader it stops at a third of them."""
 SLOW = """
 import time
 import gymnasium, numpy as np
@@ -115,147 +121,224 @@ def alive(kube, name):
     )
 
 
-def test_a_node_is_cut_off_for_a_while_and_another_job_loses_it_for_good(kube, operator, cut, group):
-    """Kubernetes waits 300 s before it takes pods from a node that is silent; the second job's pods tolerate 3 s."""
-    leaves = [
-        {
-            "key": f"node.kubernetes.io/{what}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "tolerationSeconds": 3,
-        }
-        for what in ("unreachable", "not-ready")
-    ]
-    kube.apply(job("patient", replicas=2, group=group()))
-    kube.apply(job("hasty", replicas=2, group=group(tolerations=leaves, terminationGracePeriodSeconds=5)))
-    for name in ("patient", "hasty"):
-        kube.wait_ready(name, 2)
-        assert {node for _, _, node, _ in alive(kube, name)} == {"node-2"}
-    patient, hasty = alive(kube, "patient"), alive(kube, "hasty")
-    cut("stop")
-    started = time.monotonic()
+class Story:
+    """What one namespace lives through. Steps are called in the order in which they stand here."""
 
-    message = kube.wait_condition("patient", "WorkersReady", "False", "WorkerLost", within=60)
-    assert "node-2" in message
-    assert kube.condition("patient", "Ready")[0] == "False"
-    until(lambda: not alive(kube, "hasty"), within=60, what="deletions by the cluster")
-    # They cannot be known to have ended: nobody follows on them before their grace and a minute are over.
-    until(lambda: kube.condition("hasty", "WorkersReady")[1] == "WorkerLost", what="the reason")
-    assert "node-2" in kube.condition("hasty", "WorkersReady")[2]
-    most = []
+    def __init__(self, kube, operator):
+        self.kube, self.operator = kube, operator
 
-    def replaced():
-        most.append(len(alive(kube, "hasty")))
-        return len(kube.ready("hasty")) == 2
+    def begin(self, group):
+        """Before the node goes: jobs whose pods are where they are to be."""
 
-    until(replaced, within=150, what="replacements")
-    waited = time.monotonic() - started
-    assert waited > 60
-    assert max(most) <= 2
-    now = alive(kube, "hasty")
-    assert [(index, attempt, node) for index, attempt, node, _ in now] == [(0, 1, "node-1"), (1, 1, "node-1")]
-    assert alive(kube, "patient") == patient
-    group_status = kube.status("hasty")["workerGroups"][0]
-    assert (group_status["failures"], group_status["draining"]) == (0, 2)
+    def node_goes(self):
+        """At once after."""
 
-    cut("start")
-    kube.wait_ready("patient", 2, within=60)
-    assert alive(kube, "patient") == patient
-    old = {uid for *_, uid in hasty}
-    until(
-        lambda: not old & {p["metadata"]["uid"] for p in kube.pods("hasty").values()},
-        within=60,
-        what="the end of the old",
-    )
-    kube.wait_ready("hasty", 2)
-    assert alive(kube, "hasty") == now
-    for name in ("patient", "hasty"):
-        assert kube.status(name)["workerGroups"][0]["failures"] == 0
-    assert operator.probe("healthz")[0] == 200
+    def node_is_away(self):
+        """As long as it takes."""
+
+    def node_is_back(self):
+        """And to the end."""
 
 
-def test_a_pod_that_is_deleted_by_force_from_a_node_that_is_cut_off(namespaces, operators, cut, group):
-    """Its process runs on, unseen: whoever follows has a number of its own, also after the operator's end."""
-    kube = namespaces()
-    operator = operators(kube, ROLLOUT_POD_NAME="operator-0", ROLLOUT_POD_UID="cut").start().wait_ready()
-    kube.apply(job("forced", replicas=2, group=group()))
-    kube.wait_ready("forced", 2)
-    first = alive(kube, "forced")
-    cut("stop")
-    time.sleep(1)
-    operator.kill()
-    kube.run("delete", "pod", "forced-w-0-0", "forced-w-1-0", "--force", "--grace-period=0")
-    until(lambda: not kube.pods("forced"), what="no pod")
-    # Placed on the node that is left once the other is known to be silent.
-    until(
-        lambda: "node.kubernetes.io/unreachable" in kube.run("get", "node", "node-2", "-o", "yaml"),
-        within=60,
-        what="the taint",
-    )
-    operator.start().wait_ready(within=60)
+class SilenceIsWaitedFor(Story):
+    """Kubernetes waits 300 s before it takes pods from a node that is silent: nobody follows on them."""
 
-    kube.wait_ready("forced", 2, within=60)
-    now = alive(kube, "forced")
-    assert [(index, attempt, node) for index, attempt, node, _ in now] == [(0, 1, "node-1"), (1, 1, "node-1")]
-    assert {uid for *_, uid in now}.isdisjoint(uid for *_, uid in first)
-    operator.stop()
+    def begin(self, group):
+        self.kube.apply(job("patient", replicas=2, group=group()))
+        self.kube.wait_ready("patient", 2)
+        self.first = alive(self.kube, "patient")
+        assert {node for _, _, node, _ in self.first} == {"node-2"}
+
+    def node_goes(self):
+        message = self.kube.wait_condition("patient", "WorkersReady", "False", "WorkerLost", within=60)
+        assert "node-2" in message
+        assert self.kube.condition("patient", "Ready")[0] == "False"
+
+    def node_is_away(self):
+        assert alive(self.kube, "patient") == self.first
+
+    def node_is_back(self):
+        self.kube.wait_ready("patient", 2, within=60)
+        assert alive(self.kube, "patient") == self.first
+        assert self.kube.status("patient")["workerGroups"][0]["failures"] == 0
+        assert self.operator.probe("healthz")[0] == 200
 
 
-def test_counts_are_exact_though_a_worker_runs_on_unseen(namespaces, operators, redis_url, cut):
+class DeletedByTheCluster(Story):
+    """The pods tolerate 3 s. They cannot be known to have ended: nobody follows before their grace and a minute are over."""
+
+    def begin(self, group):
+        leaves = [
+            {
+                "key": f"node.kubernetes.io/{what}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 3,
+            }
+            for what in ("unreachable", "not-ready")
+        ]
+        self.kube.apply(
+            job("hasty", replicas=2, group=group(tolerations=leaves, terminationGracePeriodSeconds=5))
+        )
+        self.kube.wait_ready("hasty", 2)
+        self.first = alive(self.kube, "hasty")
+        assert {node for _, _, node, _ in self.first} == {"node-2"}
+
+    def node_goes(self):
+        self.started = time.monotonic()
+        until(lambda: not alive(self.kube, "hasty"), within=90, what="deletions by the cluster")
+        until(lambda: self.kube.condition("hasty", "WorkersReady")[1] == "WorkerLost", what="the reason")
+        assert "node-2" in self.kube.condition("hasty", "WorkersReady")[2]
+
+    def node_is_away(self):
+        most = []
+
+        def replaced():
+            most.append(len(alive(self.kube, "hasty")))
+            return len(self.kube.ready("hasty")) == 2
+
+        until(replaced, within=150, what="replacements")
+        assert time.monotonic() - self.started > 60
+        assert max(most) <= 2
+        self.next = alive(self.kube, "hasty")
+        assert [(index, attempt, node) for index, attempt, node, _ in self.next] == [
+            (0, 1, "node-1"),
+            (1, 1, "node-1"),
+        ]
+        group_status = self.kube.status("hasty")["workerGroups"][0]
+        assert (group_status["failures"], group_status["draining"]) == (0, 2)
+
+    def node_is_back(self):
+        old = {uid for *_, uid in self.first}
+        until(
+            lambda: not old & {p["metadata"]["uid"] for p in self.kube.pods("hasty").values()},
+            within=60,
+            what="the end of the old",
+        )
+        self.kube.wait_ready("hasty", 2)
+        assert alive(self.kube, "hasty") == self.next
+        assert self.kube.status("hasty")["workerGroups"][0]["failures"] == 0
+
+
+class DeletedByForce(Story):
+    """The processes run on, unseen: whoever follows has a number of its own, also after the operator's end."""
+
+    def begin(self, group):
+        self.kube.apply(job("forced", replicas=2, group=group()))
+        self.kube.wait_ready("forced", 2)
+        self.first = alive(self.kube, "forced")
+
+    def node_goes(self):
+        self.operator.kill()
+        self.kube.run("delete", "pod", "forced-w-0-0", "forced-w-1-0", "--force", "--grace-period=0")
+        until(lambda: not self.kube.pods("forced"), what="no pod")
+
+    def node_is_away(self):
+        # Placed on the node that is left once the other is known to be silent.
+        until(
+            lambda: "node.kubernetes.io/unreachable" in self.kube.run("get", "node", "node-2", "-o", "yaml"),
+            within=60,
+            what="the taint",
+        )
+        self.operator.start().wait_ready(within=60)
+        self.kube.wait_ready("forced", 2, within=60)
+        now = alive(self.kube, "forced")
+        assert [(index, attempt, node) for index, attempt, node, _ in now] == [
+            (0, 1, "node-1"),
+            (1, 1, "node-1"),
+        ]
+        assert {uid for *_, uid in now}.isdisjoint(uid for *_, uid in self.first)
+
+
+class RunsOnUnseen(Story):
     """One of two workers is cut off with frames in hand; who follows on it delivers them, and the old one none."""
-    kube = namespaces()
-    tools.needs_worker_image(kube)
-    operator = operators(kube).start().wait_ready()
-    kube.run("create", "configmap", "code", f"--from-literal=slow.py={SLOW}")
-    container = {"name": "worker", "image": tools.WORKER_IMAGE, "imagePullPolicy": "IfNotPresent"}
-    container["resources"] = {"requests": {"cpu": "50m", "memory": "200Mi"}, "limits": {"memory": "1Gi"}}
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": {"rolloutjob.dev/job-name": "exact"}},
-    }
-    spec = {
-        "containers": [container],
-        "terminationGracePeriodSeconds": 5,
-        "topologySpreadConstraints": [spread],
-    }
-    manifest = job(
-        "exact",
-        replicas=2,
-        group={"template": {"spec": spec}},
-        env={"entrypoint": "slow:Slow", "envsPerWorker": 2, "backend": "Serial"},
-        policy={"entrypoint": "slow:make_policy"},
-        code={"configMapRef": {"name": "code"}},
-        collector={"framesPerBatch": 40, "totalFrames": 6000},
-        stream={"groups": ["learner"]},
-    )
-    kube.apply(manifest)
-    kube.wait_ready("exact", 2, within=90)
-    places = {node: index for index, _, node, _ in alive(kube, "exact")}
-    assert set(places) == {"node-1", "node-2"}
-    cut("stop")
-    lost = places["node-2"]
-    until(lambda: "does not answer" in kube.condition("exact", "WorkersReady")[2], within=60, what="its node")
-    # As an administrator does who knows that the node is lost: the pod is gone, its process runs on.
-    kube.run("delete", "pod", f"exact-w-{lost}-0", "--force", "--grace-period=0")
-    until(lambda: (lost, 1, "node-1") in {a[:3] for a in alive(kube, "exact")}, what="who follows")
-    kube.wait_ready("exact", 2, within=120)
-    cut("start")
 
-    seen, frames = [], 0
-    with RolloutStream.connect(redis_url, job=f"{kube.namespace}/exact") as stream:
-        for batch in stream.batches("learner"):
-            frames += int(batch.data.numel())
-            worker = batch.header.worker
-            seen.append((worker.index, batch.header.sequence, worker.attempt))
-            batch.ack()
-    assert frames == 6000
-    assert len({(index, sequence) for index, sequence, _ in seen}) == len(seen)
-    attempts = [attempt for index, _, attempt in seen if index == lost]
-    assert attempts == sorted(attempts)  # nothing of the first after something of the second
-    assert set(attempts) == {0, 1}
-    kube.wait_condition("exact", "Complete", "True", "TotalFramesReached", within=60)
-    status = kube.status("exact")
-    assert (status["progress"]["frames"], status["workerGroups"][0]["failures"]) == (6000, 0)
-    operator.stop()
+    def __init__(self, kube, operator, redis_url):
+        super().__init__(kube, operator)
+        self.redis_url = redis_url
+
+    def begin(self, group):
+        self.kube.run("create", "configmap", "code", f"--from-literal=slow.py={SLOW}")
+        container = {"name": "worker", "image": tools.WORKER_IMAGE, "imagePullPolicy": "IfNotPresent"}
+        container["resources"] = {
+            "requests": {"cpu": "50m", "memory": "200Mi"},
+            "limits": {"memory": "1Gi"},
+        }
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"rolloutjob.dev/job-name": "exact"}},
+        }
+        spec = {
+            "containers": [container],
+            "terminationGracePeriodSeconds": 5,
+            "topologySpreadConstraints": [spread],
+        }
+        manifest = job(
+            "exact",
+            replicas=2,
+            group={"template": {"spec": spec}},
+            env={"entrypoint": "slow:Slow", "envsPerWorker": 2, "backend": "Serial"},
+            policy={"entrypoint": "slow:make_policy"},
+            code={"configMapRef": {"name": "code"}},
+            collector={"framesPerBatch": 40, "totalFrames": FRAMES},
+            stream={"groups": ["learner"], "maxUnackedFrames": FRAMES // 3},
+        )
+        self.kube.apply(manifest)
+        self.kube.wait_ready("exact", 2, within=90)
+        places = {node: index for index, _, node, _ in alive(self.kube, "exact")}
+        assert set(places) == {"node-1", "node-2"}
+        self.lost = places["node-2"]
+
+    def node_is_away(self):
+        silent = lambda: "does not answer" in self.kube.condition("exact", "WorkersReady")[2]  # noqa: E731
+        until(silent, within=60, what="its node")
+        # As an administrator does who knows that the node is lost: the pod is gone, its process runs on.
+        self.kube.run("delete", "pod", f"exact-w-{self.lost}-0", "--force", "--grace-period=0")
+        until(
+            lambda: (self.lost, 1, "node-1") in {a[:3] for a in alive(self.kube, "exact")}, what="who follows"
+        )
+        self.kube.wait_ready("exact", 2, within=120)
+
+    def node_is_back(self):
+        seen, frames = [], 0
+        with RolloutStream.connect(self.redis_url, job=f"{self.kube.namespace}/exact") as stream:
+            for batch in stream.batches("learner"):
+                frames += int(batch.data.numel())
+                worker = batch.header.worker
+                seen.append((worker.index, batch.header.sequence, worker.attempt))
+                batch.ack()
+        assert frames == FRAMES
+        assert len({(index, sequence) for index, sequence, _ in seen}) == len(seen)
+        attempts = [attempt for index, _, attempt in seen if index == self.lost]
+        assert attempts == sorted(attempts)  # nothing of the first after something of the second
+        assert set(attempts) == {0, 1}
+        self.kube.wait_condition("exact", "Complete", "True", "TotalFramesReached", within=60)
+        status = self.kube.status("exact")
+        assert (status["progress"]["frames"], status["workerGroups"][0]["failures"]) == (FRAMES, 0)
+
+
+def test_a_node_is_cut_off_for_a_while(namespaces, operators, redis_url, cut, group):
+    places = [namespaces() for _ in range(4)]
+    tools.needs_worker_image(places[0])
+    identity = {"ROLLOUT_POD_NAME": "operator-0", "ROLLOUT_POD_UID": "cut"}
+    served = [(kube, operators(kube, **identity).start().wait_ready()) for kube in places]
+    stories = [
+        DeletedByForce(*served[0]),
+        SilenceIsWaitedFor(*served[1]),
+        DeletedByTheCluster(*served[2]),
+        RunsOnUnseen(*served[3], redis_url),
+    ]
+    for story in stories:
+        story.begin(group)
+    cut("stop")
+    for story in stories:
+        story.node_goes()
+    # The longest last: what the others wait for happens meanwhile.
+    for story in sorted(stories, key=lambda story: isinstance(story, DeletedByTheCluster)):
+        story.node_is_away()
+    cut("start")
+    for story in stories:
+        story.node_is_back()
+        story.operator.stop()
