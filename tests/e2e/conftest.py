@@ -1,9 +1,9 @@
-"""Which of these tests run by themselves, which share a process when they run side by side, and which can run already
-while the images are built.
+"""Which of these tests run when, and which share a process when they run side by side.
 
 `make e2e` runs what is marked `alone` in a part of its own: it restarts the cluster's parts, takes its definition away, or
-looks after every namespace, and would be seen by every other test. Tests of a module share its fixtures and stay together;
-so do those of a folder with one installation of the chart.
+looks after every namespace, and would be seen by every other test. What needs no image runs while they are built, and what
+runs nothing on a node while one is cut off. Tests of a module share its fixtures and stay together; so do those of a folder
+with one installation of the chart.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pytest
 HERE = Path(__file__).parent
 ALONE = (
     "operator/test_crd.py",
-    "operator/test_nodes.py",
     "operator/test_faults.py::test_the_api_server_restarts",
     "operator/test_spaces.py::test_one_operator_for_all_namespaces",
     "jobs/test_readme.py",
@@ -23,18 +22,23 @@ ALONE = (
 NO_IMAGE = (
     "crd/test_cel.py",
     "crd/test_cel_updates.py",
-    "gateway/test_gateway_rights.py",
     "operator/test_failures.py",
-    "operator/test_faults.py",
-    "operator/test_life.py",
     "operator/test_refusals.py",
     "operator/test_rights.py",
-    "operator/test_spaces.py",
     "operator/test_templates.py",
 )
 """The platform's programs run beside the cluster, and pods run nothing."""
+NO_NODE = (
+    "operator/test_nodes.py",
+    "operator/test_spaces.py",
+    "operator/test_faults.py",
+    "operator/test_life.py",
+    "gateway/test_gateway_rights.py",
+)
+"""The first cuts a node off, which takes minutes, and the others do not notice: their pods are on nodes that run nothing."""
 ONE_INSTALLATION = ("tests/e2e/jobs", "tests/e2e/rights")
-"""The longest, too: they come first, so that none of them is left for the end."""
+LONGEST = (*ONE_INSTALLATION, "tests/e2e/operator/test_nodes.py")
+"""They come first, so that none of them is left for the end."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,7 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.alone)
         if module in NO_IMAGE:
             item.add_marker(pytest.mark.no_image)
-    items.sort(key=lambda item: not item.nodeid.startswith(ONE_INSTALLATION))
+        if module in NO_NODE:
+            item.add_marker(pytest.mark.no_node)
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.hookimpl(optionalhook=True)

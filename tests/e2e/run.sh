@@ -108,6 +108,7 @@ build
 many "what needs no image, side by side" "no_image and not alone"
 have_images
 part "the README, on a cluster where nothing is installed" $README
-many "the others, side by side" "not no_image and not alone"
+many "a node that is cut off, beside what runs nothing on nodes" "no_node and not alone"
+many "the others, side by side" "not no_image and not no_node and not alone"
 part "what needs the cluster for itself" tests/e2e tests/chart -m alone --ignore $README
 finish

@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(420),
     pytest.mark.skipif(CLUSTER is None, reason="no program that cuts a node off: ROLLOUT_TEST_CLUSTER"),
-    pytest.mark.alone,
 ]
 
 
