@@ -1,9 +1,8 @@
 """Which of these tests run when, and which share a process when they run side by side.
 
-`make e2e` runs what is marked `alone` in a part of its own: it restarts the cluster's parts, takes its definition away, or
-looks after every namespace, and would be seen by every other test. What needs no image runs while they are built, and what
-runs nothing on a node while one is cut off. Tests of a module share its fixtures and stay together; so do those of a folder
-with one installation of the chart.
+`make e2e` runs what is marked `alone` in parts of its own: it restarts the cluster's parts, takes its definition away, or
+looks after every namespace, and would be seen by every other test. What of it needs no image runs while they are built.
+Tests of a module share its fixtures and stay together; so do those of a folder with one installation of the chart.
 """
 
 from __future__ import annotations
@@ -19,23 +18,8 @@ ALONE = (
     "operator/test_spaces.py::test_one_operator_for_all_namespaces",
     "jobs/test_readme.py",
 )
-NO_IMAGE = (
-    "crd/test_cel.py",
-    "crd/test_cel_updates.py",
-    "operator/test_failures.py",
-    "operator/test_refusals.py",
-    "operator/test_rights.py",
-    "operator/test_templates.py",
-)
+NO_IMAGE = ALONE[:3]
 """The platform's programs run beside the cluster, and pods run nothing."""
-NO_NODE = (
-    "operator/test_nodes.py",
-    "operator/test_spaces.py",
-    "operator/test_faults.py",
-    "operator/test_life.py",
-    "gateway/test_gateway_rights.py",
-)
-"""The first cuts a node off, which takes minutes, and the others do not notice: their pods are on nodes that run nothing."""
 ONE_INSTALLATION = ("tests/e2e/jobs", "tests/e2e/rights")
 LONGEST = (*ONE_INSTALLATION, "tests/e2e/operator/test_nodes.py")
 """They come first, so that none of them is left for the end."""
@@ -50,10 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = f"{module}::{getattr(item, 'originalname', item.name)}"
         if module in ALONE or name in ALONE:
             item.add_marker(pytest.mark.alone)
-        if module in NO_IMAGE:
+        if module in NO_IMAGE or name in NO_IMAGE:
             item.add_marker(pytest.mark.no_image)
-        if module in NO_NODE:
-            item.add_marker(pytest.mark.no_node)
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

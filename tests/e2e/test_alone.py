@@ -17,18 +17,11 @@ def test_is_there(name):
     assert f"def {function or 'test_'}" in (HERE / module).read_text()
 
 
-@pytest.mark.parametrize("module", [*LISTS["NO_IMAGE"], *LISTS["NO_NODE"][1:]])
-def test_needs_no_image(module):
+@pytest.mark.parametrize("name", LISTS["NO_IMAGE"])
+def test_needs_no_image(name):
+    module = name.partition("::")[0]
     assert "IMAGE" not in (HERE / module).read_text()
     assert "platform" not in (HERE / module).parent.joinpath("conftest.py").read_text()
-
-
-@pytest.mark.parametrize("module", LISTS["NO_NODE"][1:])
-def test_runs_nothing_on_nodes(module):
-    """Nor on purpose: whoever brings a template of its own could."""
-    text = (HERE / module).read_text()
-    assert "nodeSelector" not in text
-    assert '"containers":' not in text
 
 
 @pytest.mark.parametrize("folder", LISTS["ONE_INSTALLATION"])
