@@ -81,7 +81,11 @@ def test_a_job_over_tls(external: Any) -> None:
         port = address.partition(":")[2]
         with httpx2.Client(verify=trusted, base_url=f"https://localhost:{port}") as client:
             headers = {"authorization": f"Bearer {token}"}
-            status = client.get(f"{path}/status", headers=headers)
+            ask = lambda: client.get(f"{path}/status", headers=headers)  # noqa: E731
+            status = until(
+                lambda: (answer := ask()).status_code != 403 and answer, "rights, bound a moment ago"
+            )
+            assert status.status_code == 200, status.text
             assert status.json()["live"]["progress"]["frames"] == 256, status.text
             place = client.get(f"{path}/stream", headers=headers).json()
             assert place["url"] == f"rediss://default@{host}:6380"
