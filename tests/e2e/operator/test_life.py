@@ -84,8 +84,10 @@ def test_an_edited_template_rolls(kube):
 
     def rolled():
         fewest.append(len(kube.ready("rolled")))
-        status = kube.status("rolled")
-        return status["workerGroups"][0]["updated"] == 4 and status.get("readyWorkers") == "4/4"
+        found = kube.get("roj", "rolled")
+        status = found["status"]
+        is_seen = status["observedGeneration"] == found["metadata"]["generation"]
+        return is_seen and status["workerGroups"][0]["updated"] == 4 and status.get("readyWorkers") == "4/4"
 
     until(rolled, within=60, what="four new workers")
     images = {pod["spec"]["containers"][0]["image"] for pod in kube.pods("rolled").values()}
@@ -114,6 +116,7 @@ def test_every_edit_is_applied_or_refused(kube):
         assert kube.get("roj", "edited")["metadata"]["generation"] == generation
 
     kube.patch("edited", {"workerGroups": [{"name": "w", "elastic": True, "template": fake_template("new")}]})
+    until(seen, what="the edit, seen: before, all are of the template that was")
     until(lambda: kube.status("edited")["workerGroups"][0]["updated"] == 2, within=60, what="the roll")
     kube.wait_ready("edited", 2)
     kube.patch("edited", {"replicas": 3})
