@@ -250,6 +250,8 @@ class DeletedByForce(Story):
             what="the taint",
         )
         self.operator.start().wait_ready(within=60)
+        # The status still tells of the pods that were; who follows is seen by itself.
+        until(lambda: follow_elsewhere(alive(self.kube, "forced")), within=60, what="who follows")
         self.kube.wait_ready("forced", 2, within=60)
         now = alive(self.kube, "forced")
         assert follow_elsewhere(now)
