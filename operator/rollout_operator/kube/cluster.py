@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from rollout_contract import names
 from rollout_operator.cluster import (
@@ -49,7 +50,7 @@ class KubernetesCluster:
         recorder: EventRecorder,
         *,
         namespaces: Sequence[str],
-        ready: Callable[[], Awaitable[None]],
+        ready: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._api = api
         self._gate = gate

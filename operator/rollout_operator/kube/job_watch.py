@@ -14,7 +14,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -80,10 +80,6 @@ class Halt:
                 self._hear = lambda: None
 
 
-async def _at_once() -> None:
-    """There is nothing to wait for."""
-
-
 class JobWatch:
     """Jobs of some namespaces (empty: of all). `run` calls `on_event`, and waits for `ready` before each start, in its
     caller's event loop."""
@@ -93,7 +89,7 @@ class JobWatch:
         on_event: OnEvent,
         *,
         namespaces: tuple[str, ...],
-        ready: Callable[[], Awaitable[None]] = _at_once,
+        ready: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._on_event = on_event
         self._namespaces = namespaces
@@ -113,15 +109,12 @@ class JobWatch:
         def post(kind: str, job: Document) -> None:
             loop.call_soon_threadsafe(self._on_event, kind, job)
 
-        async def ready() -> None:
-            await self._ready()
-
-        def wait_there() -> asyncio.Future[None]:
-            return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ready(), loop))
+        def ready() -> asyncio.Future[None]:
+            return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ready(), loop))
 
         def work() -> None:
             try:
-                self._supervise(post, halt, wait_there)
+                self._supervise(post, halt, ready)
             finally:
                 with suppress(RuntimeError):  # that loop may be closed by now
                     loop.call_soon_threadsafe(ended.set)

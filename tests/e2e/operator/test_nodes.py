@@ -304,8 +304,11 @@ class RunsOnUnseen(Story):
         self.lost = places[LOST]
 
     def node_is_away(self):
-        silent = lambda: "does not answer" in self.kube.condition("exact", "WorkersReady")[2]  # noqa: E731
-        until(silent, within=60, what="its node")
+        until(
+            lambda: "does not answer" in self.kube.condition("exact", "WorkersReady")[2],
+            within=60,
+            what="its node",
+        )
         # As an administrator does who knows that the node is lost: the pod is gone, its process runs on.
         self.kube.run("delete", "pod", f"exact-w-{self.lost}-0", "--force", "--grace-period=0")
         until(lambda: (self.lost, 1, STAYS) in {a[:3] for a in alive(self.kube, "exact")}, what="who follows")

@@ -42,11 +42,7 @@ def recorder(api):
 @pytest.fixture
 def cluster(api, recorder, reasons):
     gate = Gate([lambda: reasons[0] if reasons else ""])
-
-    async def ready():
-        pass
-
-    return KubernetesCluster(api, gate, recorder, namespaces=["rl"], ready=ready)
+    return KubernetesCluster(api, gate, recorder, namespaces=["rl"], ready=lambda: asyncio.sleep(0))
 
 
 @pytest.fixture

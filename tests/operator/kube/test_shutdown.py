@@ -319,7 +319,11 @@ async def test_the_watch_of_jobs_starts_anew_after_an_error(
     monkeypatch.setattr(job_watch, "FIRST_RESTART_S", 0.1)
     caplog.set_level(logging.WARNING, "rollout_operator")
     seen = []
-    watch = JobWatch(lambda kind, document: seen.append(document["metadata"]["name"]), namespaces=("rl",))
+    watch = JobWatch(
+        lambda kind, document: seen.append(document["metadata"]["name"]),
+        namespaces=("rl",),
+        ready=lambda: asyncio.sleep(0),
+    )
     server.faults.append(Fault("GET", JOBS, 500, {"message": "for now"}, times=4))
     task = running(watch.run())
     await until(lambda: watch.restarts, "another start")
