@@ -247,3 +247,45 @@ def test_the_definition_of_one_version_has_several_owners(home: Commands) -> Non
     home("apply", "--server-side", "--force-conflicts", "-f", str(installed.PLAIN_CRD))
     again = ("apply", "--server-side", "--dry-run=server", "--field-manager=somebody-else")
     assert CRD in home(*again, "-f", str(installed.PLAIN_CRD))
+
+
+def test_the_roles_of_users_outlive_the_release_that_brought_them() -> None:
+    """They serve every installation: a second one leaves them as they are, and has them when the first has gone."""
+    values = installed.merged(
+        installed.image_values(),
+        {"redis": {"external": {"host": "redis.example.org"}}, "gateway": {"enabled": False}},
+    )
+    with installed.namespaces("first", "second") as (first, second):
+        for level in ("view", "edit", "admin"):
+            first("delete", "clusterrole", f"rolloutjob-{level}", "--ignore-not-found")
+        releases = [Release(home, values) for home in (first, second)]
+        for release in releases:
+            release.home.helm("install", release.name, str(release.chart), values=values)
+        view = first.get("clusterrole", "rolloutjob-view")
+        assert view["metadata"]["annotations"]["meta.helm.sh/release-name"] == releases[0].name
+        account = f"{second.namespace}:default"
+        second(
+            "create",
+            "rolebinding",
+            "reader",
+            "--clusterrole=rolloutjob-view",
+            f"--serviceaccount={account}",
+        )
+        first.helm("uninstall", releases[0].name)
+
+        asked = "auth", "can-i", "list", "rolloutjobs", f"--as=system:serviceaccount:{account}"
+        assert second(*asked).strip() == "yes"
+        assert second.get("clusterrole", "rolloutjob-view")["rules"] == view["rules"]
+
+        # Of another version: whose it is, and nothing is written; or taken over.
+        kept = {key: view["metadata"][key] for key in ("name", "labels", "annotations")}
+        older = json.dumps({**view, "metadata": kept, "rules": view["rules"][:1]})
+        by_helm = "--server-side", "--force-conflicts", "--field-manager=helm"
+        second("apply", *by_helm, "-f", "-", text=older)
+        upgrade = "upgrade", releases[1].name, str(installed.CHART)
+        with pytest.raises(Refused, match=rf'(?s)"rolloutjob-view".*{releases[0].name}'):
+            second.helm(*upgrade, values=values)
+        second.helm(*upgrade, "--take-ownership", values=values)
+        view = second.get("clusterrole", "rolloutjob-view")
+        assert view["metadata"]["annotations"]["meta.helm.sh/release-name"] == releases[1].name
+        assert second(*asked).strip() == "yes"
