@@ -134,7 +134,7 @@ def test_made_anew_under_its_name_it_starts_clean(kube, make_job, reading):
     kube.apply(make_job("again"))
     first = reading("again", limit=100)
     first.wait_for(100)
-    old = kube.status("again")["stream"]["key"]
+    old = until(lambda: kube.status("again").get("stream", {}).get("key"), what="the stream in the status")
     kube.run("delete", "roj", "again", "--timeout=60s")
 
     kube.apply(make_job("again", total=400))
