@@ -15,7 +15,8 @@ from rollout_contract.messages import EndKind, EndMarker, Layout
 from rollout_contract.names import JobRef, Slot, WorkerId
 from rollout_stream.calls import Commands, JobCalls, SeedState
 from rollout_stream.connection import ServerAddress
-from rollout_stream.progress import ControlState, Progress, control_commands, progress_commands
+from rollout_stream.progress import ControlState, Progress
+from rollout_stream.progress_calls import control_commands, progress_commands
 from rollout_stream.server_check import ServerInfo, server_commands
 from rollout_stream.session import Backoff, Session
 from rollout_stream.settings import JobSettings, StreamLimits

@@ -10,7 +10,7 @@ from rollout_contract.errors import StateLost
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import EndMarker
 from rollout_stream.calls import Commands
-from rollout_stream.progress import text_of
+from rollout_stream.spelling import text_of
 
 MAX_DELIVERIES: Final = 5
 """An entry that was given out so often and never acked is set aside: it may be what kills its readers."""

@@ -25,7 +25,8 @@ from rollout_stream.feed import (
     state_commands,
 )
 from rollout_stream.leaves import contents_of
-from rollout_stream.progress import ControlState, control_commands
+from rollout_stream.progress import ControlState
+from rollout_stream.progress_calls import control_commands
 from rollout_stream.session import Session
 from rollout_stream.shelf import Shelf
 

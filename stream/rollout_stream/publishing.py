@@ -18,8 +18,9 @@ from rollout_contract.messages import Layout, WeightsRecord
 from rollout_contract.wire import BytesLike
 from rollout_stream.calls import Commands
 from rollout_stream.packing import Pieces
-from rollout_stream.progress import pairs_of, parse_control, versions_of
+from rollout_stream.progress_calls import parse_control, versions_of
 from rollout_stream.safetensors import WeightsHeader, header_size, parse_header, problems_of
+from rollout_stream.spelling import pairs_of
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 UPLOAD_TTL_S: Final = 3600

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rollout_stream.calls import Commands
-from rollout_stream.progress import text_of
+from rollout_stream.spelling import text_of
 
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_VALKEY: Final = (7, 2)

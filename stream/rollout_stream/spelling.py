@@ -72,3 +72,14 @@ def parse_append(answer: Sequence[Any]) -> AppendReply:
 def decimal(value: float) -> str:
     """A number that the server can add and JSON can hold: what is not finite counts as 0."""
     return repr(float(value)) if abs(value) < 1e300 else "0"
+
+
+def pairs_of(answer: Sequence[bytes]) -> dict[str, str]:
+    """A hash as the server answers it (field, value, …) as a mapping."""
+    texts = [text_of(part) for part in answer]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def text_of(value: bytes | str) -> str:
+    """A bulk string as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

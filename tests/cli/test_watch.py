@@ -8,7 +8,8 @@ from rollout_cli.local.view import View
 from rollout_cli.local.watch import FrameRate, last_lines, with_numbers, without_numbers
 from rollout_contract.keys import JobKeys
 from rollout_contract.messages import Heartbeat
-from rollout_stream.progress import Counters, EpisodeRecord, Progress, parse_progress
+from rollout_stream.progress import Counters, EpisodeRecord, Progress
+from rollout_stream.progress_calls import parse_progress
 
 BASE = View(job="default/tiny", state="Running", elapsed_s=5.0)
 

@@ -11,7 +11,8 @@ from rollout_contract.names import JobRef, Slot, WorkerId
 from rollout_stream.aio.session import AsyncSession
 from rollout_stream.calls import Commands, JobCalls, SeedState
 from rollout_stream.control import checked_seed, flags_of, forget_name, name_job, renew_name
-from rollout_stream.progress import ControlState, Progress, control_commands, progress_commands
+from rollout_stream.progress import ControlState, Progress
+from rollout_stream.progress_calls import control_commands, progress_commands
 from rollout_stream.server_check import ServerInfo, server_commands
 from rollout_stream.settings import JobSettings, StreamLimits
 
