@@ -113,6 +113,7 @@ def wait_for_children(pid: int) -> list[psutil.Process]:
         pytest.param("worker_toys:make_nan", 1, ["'value'", "nan", "environment 0"], id="nan"),
         pytest.param("worker_toys:make_failing", 64, ["KeyError", "boom-factory"], id="factory-raises"),
         pytest.param("worker_toys:make_wrong_shape", 64, ["[4, 3]", "[4]"], id="wrong-shape"),
+        pytest.param("worker_toys:make_clashing", 64, ["'observation'", "a name of its own"], id="clashing"),
         pytest.param("worker_toys:nope", 64, ["no 'nope'"], id="no-attribute"),
         pytest.param("nope:make", 64, ["no module 'nope'"], id="no-module"),
         pytest.param("worker_syntax:make_env", 64, ["SyntaxError"], id="syntax"),

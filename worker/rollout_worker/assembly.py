@@ -35,8 +35,12 @@ def open_collector(document: WorkerDocument, envs: VectorEnv, stop: StopRequest)
         exploration=document.policy.exploration,
         device=device_of(document),
     )
-    check_shared_memory(document, envs, leaves_of(policy))
-    envs.remap(num_steps=num_steps_of(document), num_blocks=1, extra_leaves=leaves_of(policy))
+    leaves = leaves_of(policy)
+    try:
+        check_shared_memory(document, envs, leaves)
+        envs.remap(num_steps=num_steps_of(document), num_blocks=1, extra_leaves=leaves)
+    except ValueError as error:  # a key of the environments
+        raise ConfigurationError(f"what the policy records needs a name of its own: {error}") from error
     trajectories = TrajectoryIds(
         envs.num_envs, base=trajectory_base(document.group_number, document.index, document.attempt)
     )

@@ -6,6 +6,7 @@ Called by the worker for the policy and by the environments' child processes for
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -14,6 +15,12 @@ from functools import reduce
 from typing import Any
 
 from rollout_contract.errors import EntrypointError
+
+_IMPORTING = (
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
+    importlib.__file__,
+)
 
 
 def add_code_dirs(code_dirs: Iterable[str]) -> None:
@@ -65,13 +72,11 @@ def _path_text() -> str:
 
 
 def user_traceback(error: BaseException) -> str:
-    """An exception's traceback without the frames of the import system and of this package: the user's code last."""
-    ours = (
-        __file__,
-        "<frozen importlib._bootstrap>",
-        "<frozen importlib._bootstrap_external>",
-        importlib.__file__,
-    )
+    """An exception's traceback without the frames of the import system and of what called it here: the user's code last."""
     lines = traceback.TracebackException.from_exception(error)
-    lines.stack = traceback.StackSummary.from_list([f for f in lines.stack if f.filename not in ours])
+    lines.stack = traceback.StackSummary.from_list([f for f in lines.stack if not _is_ours(f.filename)])
     return "".join(lines.format()).rstrip()
+
+
+def _is_ours(filename: str) -> bool:
+    return filename in _IMPORTING or os.path.dirname(filename) == os.path.dirname(__file__)

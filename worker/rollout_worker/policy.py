@@ -12,72 +12,30 @@ What a policy may be:
 
 from __future__ import annotations
 
-import inspect
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from rollout_contract.errors import ConfigurationError, PolicyError
 from rollout_contract.spec import Exploration
-from rollout_worker.envs.specs import Composite
+from rollout_worker.entrypoints import user_traceback
+from rollout_worker.envs.specs import Binary, Composite, LeafSpec, MultiOneHot, OneHot, Spec
+from rollout_worker.exploration import exploration_type as exploration_type
+from rollout_worker.exploration import set_exploration_type as set_exploration_type
+from rollout_worker.policy_calls import Key, caller_of, dotted
 
-if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-
-Key = tuple[str, ...]
 Views = Mapping[Key, Tensor]
 """The leaves of one block by their keys, each `[num_envs, num_steps, *shape]`."""
-
-ACTION: Key = ("action",)
-LOG_PROB: Key = ("log_prob",)
-
-_exploration: ContextVar[Exploration] = ContextVar("exploration", default=Exploration.RANDOM)
-
-
-def exploration_type() -> Exploration:
-    """How actions are to be taken from a distribution, for policies that sample themselves."""
-    return _exploration.get()
-
-
-@contextmanager
-def set_exploration_type(exploration: Exploration) -> Iterator[None]:
-    """Take actions this way within the block."""
-    token = _exploration.set(exploration)
-    try:
-        yield
-    finally:
-        _exploration.reset(token)
-
-
-def sample(distribution: Distribution, exploration: Exploration) -> Tensor:
-    """An action of the distribution. `Deterministic` is the mode where there is one, else the mean."""
-    match exploration:
-        case Exploration.RANDOM:
-            return distribution.sample()
-        case Exploration.MEAN:
-            return distribution.mean
-        case Exploration.MODE:
-            return distribution.mode
-        case Exploration.MEDIAN:
-            return distribution.icdf(torch.tensor(0.5))
-        case Exploration.DETERMINISTIC:
-            try:
-                return distribution.mode
-            except NotImplementedError:
-                return distribution.mean
+Outputs = Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]
+"""What a policy records beside the action: dtype and shape of one frame."""
 
 
 class BlockPolicy(Protocol):
     """What the collector calls."""
 
-    outputs: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]
+    outputs: Outputs
     """What it records beside the action: key → dtype and shape of one frame."""
     is_open_loop: bool
     """Whether its actions do not depend on observations, so that many steps' can be written at once."""
@@ -93,9 +51,7 @@ class RandomPolicy:
 
     def __init__(self, action_spec: Composite, *, stands_in_for: BlockPolicy | None = None) -> None:
         self._leaves = tuple(action_spec.leaves())
-        self.outputs: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]] = (
-            stands_in_for.outputs if stands_in_for is not None else {}
-        )
+        self.outputs: Outputs = stands_in_for.outputs if stands_in_for is not None else {}
 
     def act(self, views: Views, start: int, stop: int) -> None:
         """Draw the actions of all environments for the steps `start..stop-1`, step by step.
@@ -129,22 +85,23 @@ class ModulePolicy:
         self.device = device
         self.exploration = exploration
         self.num_envs = num_envs
-        self._actions = {key: tuple(spec.shape) for key, spec in action_spec.leaves()}
+        self._actions = dict(action_spec.leaves())
         self._observation_keys = tuple(key for key, _ in observation_spec.leaves())
-        self._call = _caller_of(policy, self._observation_keys, exploration)
-        self.outputs: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]] = self._find_outputs(observation_spec)
+        self._call = caller_of(policy, self._observation_keys, exploration)
+        self.outputs: Outputs = self._find_outputs(observation_spec)
+        self._keys = self._actions.keys() | self.outputs.keys()
 
     def act(self, views: Views, start: int, stop: int) -> None:
         """Call the policy for step `start` (`stop` is `start + 1`), and write what it returns."""
         observation = {key: views[key][:, start] for key in self._observation_keys}
         result = self._run(observation)
+        if result.keys() != self._keys:
+            now, before = (sorted(map(dotted, keys)) for keys in (result, self._keys))
+            raise PolicyError(
+                f"the policy returned {now}, but {before} at the start: it must be the same each time"
+            )
         for key, value in result.items():
-            leaf = views.get(key)
-            if leaf is None:
-                raise PolicyError(
-                    f"the policy returned {_dotted(key)!r}, which it did not return at the start"
-                )
-            target = leaf[:, start]
+            target = views[key][:, start]
             if target.shape != value.shape:
                 value = self._fitted(key, value, tuple(target.shape))
             target.copy_(value)
@@ -152,18 +109,15 @@ class ModulePolicy:
     def _run(self, observation: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
         if self.device.type != "cpu":
             observation = {k: v.to(self.device, non_blocking=True) for k, v in observation.items()}
-        token = _exploration.set(self.exploration)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), set_exploration_type(self.exploration):
                 return self._call(observation)
-        except PolicyError:
+        except ConfigurationError:
             raise
         except Exception as error:
             raise PolicyError(
-                f"the policy raised {type(error).__name__}: {error}\n{user_frames(error)}"
+                f"the policy raised {type(error).__name__}: {error}\n{user_traceback(error)}"
             ) from error
-        finally:
-            _exploration.reset(token)
 
     def _find_outputs(self, observation_spec: Composite) -> dict[Key, tuple[torch.dtype, tuple[int, ...]]]:
         """Call the policy once on zeros, leaving the random state as it was, to learn what it records."""
@@ -173,17 +127,18 @@ class ModulePolicy:
             result = self._run(zeros)
         finally:
             torch.set_rng_state(state)
-        for key, shape in self._actions.items():
+        for key, spec in self._actions.items():
             action = result.pop(key, None)
             if action is None:
                 raise ConfigurationError(
-                    f"the policy returned {sorted(map(_dotted, result))}, but no {_dotted(key)!r}"
+                    f"the policy returned {sorted(map(dotted, result))}, but no {dotted(key)!r}"
                 )
-            self._fitted(key, action, (self.num_envs, *shape))
+            self._fitted(key, action, (self.num_envs, *spec.shape))
+            _check_dtype(key, action, spec)
         for key, value in result.items():
             if value.ndim == 0 or value.shape[0] != self.num_envs:
                 raise ConfigurationError(
-                    f"the policy's output {_dotted(key)!r} has shape {list(value.shape)}: "
+                    f"the policy's output {dotted(key)!r} has shape {list(value.shape)}: "
                     f"its first dimension must be the number of environments ({self.num_envs})"
                 )
         return {key: (value.dtype, tuple(value.shape[1:])) for key, value in result.items()}
@@ -193,8 +148,19 @@ class ModulePolicy:
         if value.numel() == torch.Size(shape).numel() and value.ndim > 0 and value.shape[0] == self.num_envs:
             return value.reshape(shape)
         raise ConfigurationError(
-            f"the policy's {_dotted(key)!r} has shape {list(value.shape)} for {self.num_envs} environments; "
+            f"the policy's {dotted(key)!r} has shape {list(value.shape)} for {self.num_envs} environments; "
             f"expected {list(shape)}"
+        )
+
+
+def _check_dtype(key: Key, action: Tensor, spec: Spec) -> None:
+    """Fractions would be cut off in silence. Zeros and ones are the same as floats, which distributions give."""
+    if not isinstance(spec, LeafSpec) or isinstance(spec, OneHot | MultiOneHot | Binary):
+        return
+    if action.dtype.is_floating_point and not spec.dtype.is_floating_point:
+        raise ConfigurationError(
+            f"the policy's {dotted(key)!r} is {action.dtype}, the action spec is {spec.dtype}: return whole numbers, such "
+            "as the indices that logits.argmax(-1) or Categorical(logits=logits).sample() give"
         )
 
 
@@ -220,86 +186,3 @@ def open_policy(
         exploration=exploration,
         device=device or torch.device("cpu"),
     )
-
-
-_Call = Callable[[Mapping[Key, Tensor]], dict[Key, Tensor]]
-
-
-def _caller_of(
-    policy: Callable[..., Any], observation_keys: tuple[Key, ...], exploration: Exploration
-) -> _Call:
-    target = policy.forward if isinstance(policy, torch.nn.Module) else policy
-    names = _parameter_names(target)
-    if hasattr(policy, "in_keys") and hasattr(policy, "out_keys"):
-        return lambda observation: _call_with_tensordict(policy, observation)
-    if names in (["td"], ["tensordict"]):
-        return lambda observation: _call_with_tensordict(policy, observation)
-    by_name = {_dotted(k).replace(".", "_"): k for k in observation_keys} | {
-        k[-1]: k for k in observation_keys
-    }
-    unknown = [n for n in names if n not in by_name]
-    if unknown or not names:
-        raise ConfigurationError(
-            f"the policy's parameters are {names}, the observation has {sorted(map(_dotted, observation_keys))}: "
-            "name each parameter after a part of the observation, or take one parameter named 'tensordict'"
-        )
-    keys = [by_name[n] for n in names]
-    return lambda observation: _as_leaves(policy(*[observation[k] for k in keys]), exploration)
-
-
-def _parameter_names(target: Callable[..., Any]) -> list[str]:
-    parameters = inspect.signature(target).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
-
-
-def _call_with_tensordict(policy: Callable[..., Any], observation: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    from tensordict import TensorDict, TensorDictBase
-
-    num_envs = next(iter(observation.values())).shape[0]
-    data = TensorDict(batch_size=[num_envs])
-    for key, value in observation.items():
-        data.set(key, value)
-    returned = policy(data)
-    result = returned if isinstance(returned, TensorDictBase) else data
-    return {k: v for k, v in _items(result) if k not in observation}
-
-
-def _as_leaves(returned: object, exploration: Exploration) -> dict[Key, Tensor]:
-    match returned:
-        case Tensor():
-            return {ACTION: returned}
-        case Distribution():
-            action = sample(returned, exploration)
-            return {ACTION: action, LOG_PROB: returned.log_prob(action)}
-        case _ if _is_tensordict(returned):
-            return dict(_items(returned))
-        case Mapping():
-            leaves = {(k,) if isinstance(k, str) else tuple(k): v for k, v in returned.items()}
-            return {k: v for k, v in leaves.items() if isinstance(v, Tensor)}
-    raise PolicyError(
-        f"the policy returned a {type(returned).__name__}: it must be a tensor (the action), a dict of tensors with an "
-        "'action', or a torch Distribution"
-    )
-
-
-def _is_tensordict(value: object) -> TypeGuard[TensorDictBase]:
-    """Without loading tensordict: a value of its class cannot come from a module that is not loaded."""
-    module = sys.modules.get("tensordict")
-    return module is not None and isinstance(value, module.TensorDictBase)
-
-
-def _items(data: TensorDictBase) -> Iterator[tuple[Key, Tensor]]:
-    for key, value in data.items(include_nested=True, leaves_only=True):
-        yield (key,) if isinstance(key, str) else tuple(key), value
-
-
-def _dotted(key: Key) -> str:
-    return ".".join(key)
-
-
-def user_frames(error: BaseException) -> str:
-    """The traceback from the first frame outside of this module on: the user's code last."""
-    lines = traceback.TracebackException.from_exception(error)
-    lines.stack = traceback.StackSummary.from_list([f for f in lines.stack if f.filename != __file__])
-    return "".join(lines.format()).rstrip()

@@ -128,6 +128,14 @@ def make_wrong_shape(observation_spec: Any, action_spec: Any) -> Any:
     return lambda observation: torch.zeros(len(observation), 3, dtype=torch.int64)
 
 
+def make_clashing(observation_spec: Any, action_spec: Any) -> Any:
+    def policy(observation: torch.Tensor) -> dict[str, torch.Tensor]:
+        action = torch.zeros(len(observation), dtype=torch.int64)
+        return {"action": action, "observation": observation + 1}
+
+    return policy
+
+
 not_callable = 3
 
 
