@@ -78,14 +78,11 @@ def state_pieces(
 ) -> list[BytesLike]:
     """Safetensors bytes of a module's state or a state dict, as buffers: header first, then each tensor's own memory.
 
-    Parameters and buffers; tied ones are written under each of their names. WeightsRejected with every problem.
+    Parameters and buffers, named as in the bare module; tied ones are written under each of their names. WeightsRejected
+    with every problem.
     """
-    state = weights.state_dict() if isinstance(weights, torch.nn.Module) else weights
-    problems = [
-        f"{k}: not a tensor but a {type(v).__name__}"
-        for k, v in state.items()
-        if not isinstance(v, torch.Tensor)
-    ]
+    state = _state_dict_of(weights)
+    problems = _no_tensors(state)
     tensors = {k: v.detach() for k, v in state.items() if isinstance(v, torch.Tensor)}
     problems += [
         f"{k}: dtype {str(v.dtype).removeprefix('torch.')} cannot be sent"
@@ -98,6 +95,17 @@ def state_pieces(
         check_finite(tensors)
     header = safetensors.build_header([(k, NAMES[v.dtype], tuple(v.shape)) for k, v in tensors.items()])
     return [header, *(_memory(v) for v in tensors.values() if v.numel())]
+
+
+def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
+    """The module inside what compiles it or runs it on several devices, which put their own words before its names."""
+    while True:
+        if isinstance(inner := getattr(module, "_orig_mod", None), torch.nn.Module):
+            module = inner
+        elif isinstance(module, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
 
 
 def state_bytes(
@@ -136,11 +144,28 @@ def check_finite(state: Mapping[str, torch.Tensor]) -> None:
 
 
 def layout_of_state(weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> Layout:
-    """What a worker declares as the job's `weights`: dtype and shape of every entry of the state."""
-    state = weights.state_dict() if isinstance(weights, torch.nn.Module) else weights
+    """What a worker declares as the job's `weights`: dtype and shape of every entry of the state.
+
+    WeightsRejected that names what is no tensor.
+    """
+    state = _state_dict_of(weights)
+    if problems := _no_tensors(state):
+        raise WeightsRejected(problems)
     return Layout(
         {k: {"dtype": str(v.dtype).removeprefix("torch."), "shape": list(v.shape)} for k, v in state.items()}
     )
+
+
+def _state_dict_of(weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> Mapping[str, Any]:
+    return unwrapped(weights).state_dict() if isinstance(weights, torch.nn.Module) else weights
+
+
+def _no_tensors(state: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{k}: not a tensor but a {type(v).__name__}"
+        for k, v in state.items()
+        if not isinstance(v, torch.Tensor)
+    ]
 
 
 def _items(data: TensorDictBase, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

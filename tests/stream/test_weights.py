@@ -48,6 +48,27 @@ def test_a_module_arrives_bit_for_bit(rig):
     assert stream.weights.latest().version == 1
 
 
+@pytest.mark.parametrize("wrap", [
+    lambda m: torch.compile(m, backend="eager"), torch.nn.DataParallel,
+    lambda m: torch.nn.DataParallel(torch.compile(m, backend="eager")),
+], ids=["compiled", "on several devices", "both"])  # fmt: skip
+def test_what_is_wrapped_around_a_module_changes_no_name(wrap):
+    module = Tied()
+    assert codec.unwrapped(wrap(module)) is module
+    assert codec.state_bytes(wrap(module)) == codec.state_bytes(module)
+    assert codec.layout_of_state(wrap(module)) == codec.layout_of_state(module)
+
+
+def test_a_state_that_holds_more_than_tensors_is_refused_with_its_names():
+    class Noted(Tied):
+        def get_extra_state(self):
+            return {"epoch": 3}
+
+    for ask in (codec.layout_of_state, codec.state_bytes):
+        with pytest.raises(WeightsRejected, match="_extra_state: not a tensor but a dict"):
+            ask(Noted())
+
+
 @pytest.mark.parametrize(
     "tensor",
     [

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rollout_contract.errors import WeightsRejected
+from rollout_contract.errors import ConfigurationError, WeightsRejected
 from rollout_contract.messages import Layout
 from rollout_contract.podenv import WorkerDocument
 from rollout_stream import codec
@@ -22,7 +22,7 @@ class ModuleLoader:
 
     def __init__(self, reader: WeightsReader, module: torch.nn.Module) -> None:
         self._reader = reader
-        self._module = module
+        self._module = codec.unwrapped(module)
         self._layout = weights_layout_of(module)
 
     def load(self, version: int) -> None:
@@ -54,5 +54,15 @@ def open_loader(
 
 
 def weights_layout_of(policy: Any) -> Layout:
-    """What the job's weights look like: empty for a policy without parameters."""
-    return codec.layout_of_state(policy) if isinstance(policy, torch.nn.Module) else Layout()
+    """What the job's weights look like: empty for a policy without parameters.
+
+    ConfigurationError for a module whose state holds more than tensors.
+    """
+    if not isinstance(policy, torch.nn.Module):
+        return Layout()
+    try:
+        return codec.layout_of_state(policy)
+    except WeightsRejected as error:
+        raise ConfigurationError(
+            f"the policy's state_dict cannot be published as weights: {error}"
+        ) from error
