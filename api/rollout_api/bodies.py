@@ -1,6 +1,6 @@
 """Reads a request's body as a document: JSON or YAML, small, without surprises.
 
-Called by the routes that take manifests and patches. Gives mappings, lists and scalars; what they mean, and whether
+Called by the routes that take manifests, patches and seeds. Gives mappings, lists and scalars; what they mean, and whether
 they are of a sane depth, is the contract's matter (`parse_manifest`).
 """
 
@@ -10,9 +10,11 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from email.message import Message
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from rollout_api.errors import Kind, Problem
@@ -27,6 +29,7 @@ THREAD_FROM_BYTES: Final = 64 * 1024
 """Larger documents are parsed in a thread, so that other requests do not wait for them."""
 
 Parser = Callable[[bytes], object]
+M = TypeVar("M", bound=BaseModel)
 
 
 async def read_manifest(request: Request) -> object:
@@ -46,6 +49,18 @@ async def read_merge_patch(request: Request) -> dict[str, Any]:
     return patch
 
 
+async def read_model(request: Request, model: type[M]) -> M:
+    """A small JSON body as a model. RequestValidationError, with the path of each fault, where it is none."""
+    document = await _parsed(
+        request, _parser_of(request, dict.fromkeys(JSON_TYPES, parse_json)) or parse_json
+    )
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
+        raise RequestValidationError(faults) from error
+
+
 def media_type_of(request: Request) -> tuple[str, str]:
     """The body's media type and charset, in lower case; empty where the request names none."""
     message = Message()
@@ -57,15 +72,15 @@ def media_type_of(request: Request) -> tuple[str, str]:
 
 def _parser_of(request: Request, parsers: Mapping[str, Parser]) -> Parser | None:
     media_type, charset = media_type_of(request)
-    if not media_type:
-        return None
-    parser = parsers.get(media_type)
-    if parser is None or charset not in ("", "utf-8", "utf8", "us-ascii"):
-        raise Problem(
-            Kind.UNSUPPORTED_MEDIA,
-            f"The body is said to be {media_type[:80]}. Send Content-Type: {' or '.join(parsers)}, in UTF-8.",
-        )
-    return parser
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    is_text = charset in ("", "utf-8", "utf8", "us-ascii") and encoding == "identity"
+    if is_text and (not media_type or media_type in parsers):
+        return parsers.get(media_type)
+    said = ", ".join(part for part in (media_type[:80], charset[:80], encoding[:80]) if part)
+    raise Problem(
+        Kind.UNSUPPORTED_MEDIA,
+        f"The body is said to be {said}. Send Content-Type: {' or '.join(parsers)}, in UTF-8, not encoded further.",
+    )
 
 
 async def _parsed(request: Request, parser: Parser) -> object:

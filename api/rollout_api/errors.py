@@ -50,6 +50,7 @@ class Kind(Enum):
     DIGEST_MISMATCH = ("digest-mismatch", 422, "The body is not what its digest says")
     KEY_REUSED = ("idempotency-key-reused", 422, "This Idempotency-Key belongs to another request")
     TOO_MANY = ("too-many-requests", 429, "Too many at once")
+    HEAD_TOO_LARGE = ("head-too-large", 431, "Too many headers, or too long")
     INTERNAL = ("internal", 500, "Something went wrong in the gateway")
     UNSUPPORTED = ("unsupported", 501, "Not possible here")
     UNAVAILABLE = ("unavailable", 503, "Not now")

@@ -157,9 +157,11 @@ class Authentication:
         await self._app(scope, receive, send)
 
     async def _identity(self, headers: Headers, method: str) -> Identity | None:
-        if "authorization" in headers:
-            scheme, _, token = headers["authorization"].partition(" ")
-            return await self._auth.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+        if sent := headers.getlist("authorization"):
+            scheme, _, token = sent[0].partition(" ")
+            # of two, something in front of us may have looked at the other one
+            is_clear = len(sent) == 1 and scheme.lower() == "bearer"
+            return await self._auth.authenticate(token.strip()) if is_clear else None
         cookie = session_cookie(headers)
         if cookie and method in SAFE_METHODS:
             return await self._auth.identity_of_session(cookie)

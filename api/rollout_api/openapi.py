@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from rollout_api.errors import MEDIA_TYPE, PROBLEM_SCHEMA
 from rollout_api.middleware import PUBLIC
+from rollout_api.models import NewSeed
 
 _FRAMEWORK_ERRORS: Final = ("HTTPValidationError", "ValidationError")
 
@@ -63,6 +64,8 @@ def finished(schema: dict[str, Any]) -> dict[str, Any]:
     for name in _FRAMEWORK_ERRORS:
         schemas.pop(name, None)
     schemas["RolloutJob"]["examples"] = [JOB_EXAMPLE]
+    schemas["NewSeed"] = NewSeed.model_json_schema()
+    components["schemas"] = dict(sorted(schemas.items()))
     return schema
 
 

@@ -20,8 +20,9 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from rollout_api.errors import Kind, Problem
 from rollout_api.gateway import gateway_of
 
 logger = logging.getLogger(__name__)
@@ -29,10 +30,15 @@ logger = logging.getLogger(__name__)
 START_S: Final = 10.0
 CANCELLED_S: Final = 1.0
 """How long a server that did not end in time is waited for once it is cancelled."""
-FIRST_REQUEST_S: Final = 15.0
-"""A connection that does not bring a whole request head in this time is closed."""
+HEAD_S: Final = 15.0
+"""A connection that does not bring a whole request head in this time, after its start or the last answer, is closed."""
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Of a request's line and headers: nothing else bounds what the parser keeps of them."""
 RENEW_S: Final = 30.0
 """How often the certificate's files are looked at."""
+HEAD_TOO_LARGE: Final = Problem(
+    Kind.HEAD_TOO_LARGE, f"A request's line and headers may have at most {MAX_HEAD_BYTES} bytes."
+)
 MAX_CONNECTIONS: Final = 4096
 BACKLOG: Final = 1024
 
@@ -195,7 +201,7 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """Uvicorn's protocol, but without a log of its own, with a deadline for the first request, and with a way to cut the
+    """Uvicorn's protocol, but without a log of its own, with bounds for the head of each request, and with a way to cut the
     connection.
 
     Closing one waits until the client has taken what was written; for a client that takes nothing that is for ever.
@@ -203,6 +209,10 @@ class _Protocol(HttpToolsProtocol):
     """
 
     _deadline: asyncio.TimerHandle | None = None
+    _num_requests = 0
+    """In hand: those that came close behind each other may overlap by a moment."""
+    _num_unread = 0
+    """Bytes that the parser has taken and made nothing of yet: a head, or what stands between the pieces of a body."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -210,22 +220,67 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(FIRST_REQUEST_S, transport.abort)
-        self.app = self._with_abort(self.app, transport)
+        self.app = self._in_hand(self.app, transport)
+        self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._has_request()
+        self._stop_waiting()
         super().connection_lost(exc)
 
-    def _has_request(self) -> None:
+    def data_received(self, data: bytes) -> None:
+        self._num_unread += len(data)
+        super().data_received(data)
+        if self._num_unread > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(HEAD_TOO_LARGE)
+
+    def on_headers_complete(self) -> None:
+        self._num_unread = 0
+        size = len(self.url) + sum(len(b": \r\n") + len(name) + len(value) for name, value in self.headers)
+        if size > MAX_HEAD_BYTES:
+            self._refuse(HEAD_TOO_LARGE)
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._num_unread = 0
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_unread = 0
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is told like everything else; once."""
+        if not self.transport.is_closing():
+            self._refuse(Problem(Kind.MALFORMED, msg))
+
+    def _refuse(self, problem: Problem) -> None:
+        answer = problem.response()
+        answer.headers["connection"] = "close"
+        head = b"".join(name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
+        self.transport.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
+        self.transport.close()
+
+    def _wait_for_head(self) -> None:
+        self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _with_abort(self, app: Any, transport: asyncio.Transport) -> ASGIApp:
-        async def with_abort(scope: Scope, receive: Receive, send: Send) -> None:
-            self._has_request()
+    def _in_hand(self, app: Any, transport: asyncio.Transport) -> ASGIApp:
+        async def in_hand(scope: Scope, receive: Receive, send: Send) -> None:
+            self._stop_waiting()
+            self._num_requests += 1
             scope.setdefault("extensions", {})["rollout.abort"] = {"abort": transport.abort}
-            await app(scope, receive, send)
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._num_requests -= 1
+                if self._num_requests == 0 and not transport.is_closing():
+                    self._wait_for_head()
 
-        return with_abort
+        return in_hand

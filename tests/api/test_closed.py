@@ -71,6 +71,13 @@ async def test_every_route_and_method_wants_a_token(
                 assert answer.json()["type"] == "urn:rolloutjob:problem:unauthenticated"
 
 
+async def test_of_two_tokens_none_is_taken(stranger: httpx2.AsyncClient, path: str, token: str) -> None:
+    """Something in front of the gateway may have looked at the other one."""
+    for tokens in ((token, "x"), ("x", token), (token, token)):
+        headers = [("authorization", f"Bearer {value}") for value in tokens]
+        assert (await stranger.get(path, headers=headers)).status_code == 401
+
+
 async def test_an_expired_session_is_refused(
     app: FastAPI, store: LocalStore, stream: AsyncSession, job: RolloutJob
 ) -> None:

@@ -345,17 +345,75 @@ class TestUploadsAtOnce:
         await until(lambda: app.state.gateway.uploads.in_use == 0)
 
 
-async def test_a_connection_without_a_request_is_closed(
-    base_url: str, monkeypatch: pytest.MonkeyPatch
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(b"", id="the first"),
+        pytest.param(HEALTH + b"\r\n", id="one after an answer"),
+        pytest.param(
+            b"PUT /v1/rolloutjobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999999\r\n\r\n",
+            id="the rest of a body that was refused",
+        ),
+    ],
+)
+async def test_a_connection_that_does_not_bring_its_request_is_closed(
+    base_url: str, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    monkeypatch.setattr("rollout_api.serve.FIRST_REQUEST_S", 0.1)
+    """Whoever sends a little now and then would hold it for ever, without a token."""
+    monkeypatch.setattr("rollout_api.serve.HEAD_S", 0.3)
     address = urlsplit(base_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    writer.write(b"GET /healthz HTTP/1.1\r\nHost:")
+    writer.write(before + b"GET /healthz HTTP/1.1\r\nHost:")
     async with asyncio.timeout(DEADLINE_S):
-        with contextlib.suppress(ConnectionResetError):
-            assert await reader.read() == b""
+        with contextlib.suppress(OSError):
+            while not writer.transport.is_closing() and not reader.at_eof():
+                writer.write(b" ")
+                await asyncio.sleep(0.05)
+            assert (await reader.read()).count(b"HTTP/1.1 ") == (1 if before else 0)
     writer.close()
+
+
+async def test_a_connection_is_kept_while_requests_come(
+    base_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout_api.serve.HEAD_S", 0.5)
+    address = urlsplit(base_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(8):
+            writer.write((HEALTH + b"\r\n") * 3)
+            for _ in range(3):
+                assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 200 OK")
+            await asyncio.sleep(0.1)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(HEALTH + b"X: " + b"a" * 65_600 + b"\r\n\r\n", id="a long header"),
+        pytest.param(HEALTH + b"X: " + b"a" * 30_000_000, id="a header without end"),
+        pytest.param(HEALTH + b"X: a\r\n" * 11_000 + b"\r\n", id="many headers"),
+        pytest.param(b"GET /healthz?" + b"a" * 30_000_000, id="a path without end"),
+        pytest.param(
+            b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"1\r\na\r\n0\r\nX: " + b"a" * 30_000_000,
+            id="a trailer without end",
+        ),
+    ],
+)
+async def test_a_head_has_a_size(base_url: str, caller: httpx2.AsyncClient, head: bytes) -> None:
+    """Nobody fills the gateway's memory with what comes before a token is looked at."""
+    answer = b""
+    with contextlib.suppress(OSError):  # it does not wait for the rest
+        answer = await raw(base_url, head)
+    assert not answer or answer.startswith(b"HTTP/1.1 4"), answer[:200]
+    assert b" 200 OK" not in answer
+    assert len(head) > 1_000_000 or b"431 Request Header Fields Too Large" in answer
+    assert (await caller.get("/healthz")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -375,6 +433,7 @@ async def test_a_connection_without_a_request_is_closed(
 async def test_what_is_no_request(base_url: str, caller: httpx2.AsyncClient, data: bytes) -> None:
     answer = await raw(base_url, data)
     assert not answer or answer.startswith(b"HTTP/1.1 4"), answer[:200]
+    assert not answer or b"content-type: application/problem+json" in answer
     assert (await caller.get("/healthz")).status_code == 200
 
 

@@ -236,8 +236,11 @@ async def test_two_seeds_on_the_same_epoch(client: httpx2.AsyncClient, path: str
         (b'{"seed": 1, "epoch": 2}', 422),
         (b"{}", 422),
         (b"[]", 422),
-        (b"", 422),
+        (b"", 400),
         (b"{", 400),
+        (b'{"seed": 1, "seed": 2}', 400),
+        (b'{"seed": NaN}', 400),
+        (b"\xff\xfe", 400),
         (b'{"seed": ' + b"9" * 10_000 + b"}", 400),
         (b"[" * 100_000, 400),
     ],
@@ -248,6 +251,24 @@ async def test_what_is_no_seed(
     answer = await client.put(path + "/seed", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
+    assert (await control.seed()).epoch == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"content-type": "application/x-www-form-urlencoded"}, id="what curl says"),
+        pytest.param({"content-type": "text/plain"}, id="plain text"),
+        pytest.param({"content-type": "application/json; charset=utf-16"}, id="another charset"),
+        pytest.param({"content-type": "application/json", "content-encoding": "gzip"}, id="encoded"),
+    ],
+)
+async def test_a_seed_that_is_said_to_be_no_json(
+    client: httpx2.AsyncClient, path: str, control: Control, headers: dict[str, str]
+) -> None:
+    answer = await client.put(path + "/seed", content=b'{"seed": 1}', headers=headers)
+    assert answer.status_code == 415
+    assert "Send Content-Type: application/json" in answer.json()["detail"]
     assert (await control.seed()).epoch == 0
 
 

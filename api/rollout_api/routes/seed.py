@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
+from rollout_api.bodies import read_model
 from rollout_api.conditional import entity_tag, version_to_match
 from rollout_api.errors import Kind, Problem, documented
 from rollout_api.gateway import Allowed, TheGateway, TheJob, look_at
@@ -61,15 +62,23 @@ async def get_seed(
         Kind.NOT_FOUND,
         Kind.NOT_POSSIBLE,
         Kind.PRECONDITION_FAILED,
+        Kind.TOO_LARGE,
+        Kind.UNSUPPORTED_MEDIA,
         Kind.INVALID,
         Kind.UNAVAILABLE,
     ),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/NewSeed"}}},
+        }
+    },
 )
 async def put_seed(
+    request: Request,
     job: TheJob,
     gateway: TheGateway,
     response: Response,
-    body: NewSeed,
     if_match: Annotated[
         str | None,
         Header(
@@ -90,7 +99,8 @@ async def put_seed(
         expected = version_to_match(if_match, "epoch")
     except ValueError as error:
         raise Problem(Kind.INVALID, f"header.If-Match: {error}.") from error
-    state = await gateway.control(job).set_seed(body.seed, expected_epoch=expected)
+    wanted = await read_model(request, NewSeed)
+    state = await gateway.control(job).set_seed(wanted.seed, expected_epoch=expected)
     gateway.forget(job)
     response.headers["etag"] = entity_tag(str(state.epoch))
     return Seed(seed=state.seed, epoch=state.epoch)
