@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Final
 
@@ -22,14 +21,17 @@ def exploration_type() -> Exploration:
     return _exploration.get()
 
 
-@contextmanager
-def set_exploration_type(exploration: Exploration) -> Iterator[None]:
-    """Take actions this way within the block."""
-    token = _exploration.set(exploration)
-    try:
-        yield
-    finally:
-        _exploration.reset(token)
+class set_exploration_type:  # noqa: N801 - used like a function
+    """Take actions this way within the block. One at a time may be entered."""
+
+    def __init__(self, exploration: Exploration) -> None:
+        self._exploration = exploration
+
+    def __enter__(self) -> None:
+        self._token = _exploration.set(self._exploration)
+
+    def __exit__(self, *_: object) -> None:
+        _exploration.reset(self._token)
 
 
 def sample(distribution: Distribution, exploration: Exploration) -> Tensor:

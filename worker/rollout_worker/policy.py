@@ -83,7 +83,8 @@ class ModulePolicy:
     ) -> None:
         self.module = policy
         self.device = device
-        self.exploration = exploration
+        self._no_grad = torch.no_grad()
+        self._exploring = set_exploration_type(exploration)
         self.num_envs = num_envs
         self._actions = dict(action_spec.leaves())
         self._observation_keys = tuple(key for key, _ in observation_spec.leaves())
@@ -110,7 +111,7 @@ class ModulePolicy:
         if self.device.type != "cpu":
             observation = {k: v.to(self.device, non_blocking=True) for k, v in observation.items()}
         try:
-            with torch.no_grad(), set_exploration_type(self.exploration):
+            with self._no_grad, self._exploring:  # made once: a step is short
                 return self._call(observation)
         except ConfigurationError:
             raise

@@ -36,6 +36,8 @@ def caller_of(
     if is_module or [p.name for p in parameters if p.is_needed] in (["td"], ["tensordict"]):
         return lambda observation: _call_with_tensordict(policy, observation)
     positional, named = _keys_for(parameters, observation_keys)
+    if not named:
+        return lambda observation: _as_leaves(policy(*[observation[key] for key in positional]), exploration)
 
     def call(observation: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
         more = {name: observation[key] for name, key in named.items()}
