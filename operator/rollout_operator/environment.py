@@ -15,8 +15,8 @@ from rollout_contract.environ import EnvironReader, port_of
 from rollout_contract.errors import SpecError
 from rollout_contract.podenv import StreamAddress
 from rollout_contract.spec import KeyRef
-from rollout_operator.manifests import CA_DIR
 from rollout_operator.settings import OperatorSettings
+from rollout_operator.volumes import CA_DIR
 from rollout_stream.connection import ServerAddress
 
 ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

@@ -253,8 +253,12 @@ def describe(pod: PodView) -> str:
     worker = pod.worker
     how = f"exit code {pod.exit_code}" if pod.exit_code is not None else "never ran"
     reason = pod.pod_reason or pod.reason
+    if reason == "OOMKilled" and pod.memory_limit:
+        reason += f", its memory limit is {pod.memory_limit}"
     label = f" ({reason})" if reason and reason not in {"Error", "Completed"} else ""
     words = f": {pod.message}" if pod.message else ""
+    if pod.exit_code == ExitCode.FINISHED and not words:
+        words = ": it ended by itself, though the job is not complete"
     return f"worker {worker.slot} attempt {worker.attempt}: {how}{label}{words}"
 
 

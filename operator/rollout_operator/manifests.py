@@ -1,7 +1,8 @@
 """The pod of a worker as a plain document: a pure function of job, group, attempt and the operator's settings.
 
 Used by both clusters. What the user wrote in the template stands, but for labels, names and variables of ours; what
-they left open gets the safe value (restricted Pod Security, no token, no service links, Never restarted).
+they left open gets the safe value (restricted Pod Security, no token, no service links, Never restarted). A field of
+theirs that is not of the shape it should have goes to the API server as it is, which refuses the pod and says why.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ from rollout_operator import shares
 from rollout_operator.decisions import Create
 from rollout_operator.pods import ANNOTATION_SLOT_FAILURES, ANNOTATION_STREAK, worker_container_name
 from rollout_operator.settings import OperatorSettings
+from rollout_operator.volumes import CA_DIR, CODE_DIR, mount_volumes
 
 Document = dict[str, Any]
 
-CODE_DIR = "/etc/rollout/code"
-CA_DIR = "/etc/rollout/redis-ca"
-SHARED_MEMORY_DIR = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
@@ -42,11 +41,9 @@ def worker_pod(
     name = worker_container_name(spec)
     container = next(c for c in spec["containers"] if c["name"] == name)
     _fill_pod(spec, group, settings)
-    document = worker_document(
-        job, group, create, settings, grace_s=int(spec["terminationGracePeriodSeconds"])
-    )
+    document = worker_document(job, group, create, settings, grace_s=_grace_s(spec, settings))
     _fill_container(container, job, group, document, settings)
-    _mount_volumes(spec, container, job, group, settings)
+    mount_volumes(spec, container, job, group, settings)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -117,14 +114,6 @@ def redis_address(job: RolloutJob, settings: OperatorSettings) -> StreamAddress:
 def redis_secret(job: RolloutJob, settings: OperatorSettings) -> KeyRef | None:
     """Where the password of the job's server is."""
     return job.spec.redis.auth_secret_ref if job.spec.redis.host is not None else settings.redis_secret
-
-
-def redis_ca_secret(job: RolloutJob, settings: OperatorSettings) -> KeyRef | None:
-    """Where the certificate of the authority of the job's server is; None: a public one, or no TLS."""
-    if job.spec.redis.host is None:
-        return settings.redis_ca_secret
-    tls = job.spec.redis.tls
-    return tls.ca_secret_ref if tls is not None and tls.enabled else None
 
 
 def job_labels(ref: JobRef, group: str) -> dict[str, str]:
@@ -262,30 +251,9 @@ def _variables(
     return [*defaults, *theirs, *ours]
 
 
-def _mount_volumes(
-    spec: Document, container: Document, job: RolloutJob, group: WorkerGroup, settings: OperatorSettings
-) -> None:
-    mounted = {mount.get("mountPath") for mount in container.get("volumeMounts") or []}
-    shared: Document = {"medium": "Memory"}
-    if group.shared_memory is not None:
-        shared["sizeLimit"] = group.shared_memory
-    wanted: list[tuple[str, str, Document]] = [
-        ("rollout-shm", SHARED_MEMORY_DIR, {"emptyDir": shared}),
-        ("rollout-tmp", "/tmp", {"emptyDir": {}}),  # noqa: S108 - the root file system is read-only
-    ]
-    if job.spec.code is not None:
-        wanted.append(("rollout-code", CODE_DIR, {"configMap": {"name": job.spec.code.config_map_ref.name}}))
-    ca = redis_ca_secret(job, settings)
-    if ca is not None:
-        wanted.append(("rollout-redis-ca", CA_DIR, {"secret": {"secretName": ca.name}}))
-    for name, path, source in wanted:
-        if path in mounted:
-            continue
-        spec.setdefault("volumes", []).append({"name": name, **source})
-        mount: Document = {"name": name, "mountPath": path}
-        if not path.startswith(("/dev", "/tmp")):  # noqa: S108
-            mount["readOnly"] = True
-        container.setdefault("volumeMounts", []).append(mount)
+def _grace_s(spec: Document, settings: OperatorSettings) -> int:
+    written = spec["terminationGracePeriodSeconds"]
+    return written if isinstance(written, int) and written >= 0 else settings.grace_s
 
 
 def _cpus(group: WorkerGroup, settings: OperatorSettings, order: tuple[str, str]) -> int:

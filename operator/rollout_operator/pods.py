@@ -14,6 +14,7 @@ from typing import Any
 from rollout_contract import names
 from rollout_contract.names import Slot, WorkerId
 from rollout_contract.pod_template import WORKER_CONTAINER
+from rollout_operator.pod_parts import OtherContainer, hindrance_of, mounts_of
 from rollout_operator.times import to_seconds
 
 ANNOTATION_COUNTED = f"{names.GROUP_NAME}/counted"
@@ -69,7 +70,11 @@ class PodView:
     container: str = WORKER_CONTAINER
     image: str = ""
     mounts: tuple[str, ...] = ()
-    """ConfigMaps and Secrets without which it cannot be set up, as `ConfigMap code`."""
+    """ConfigMaps, Secrets and volumes without which it cannot be set up, as `ConfigMap code`."""
+    hindrance: OtherContainer | None = None
+    """Another container of the pod that keeps the worker from starting, or the pod from being ready."""
+    memory_limit: str = ""
+    """What the worker's container may use, as its template says."""
     conditions: tuple[PodCondition, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Those of our own prefix only."""
@@ -120,6 +125,11 @@ class PodView:
             (c for c in status.get("containerStatuses") or () if c.get("name") == name), {}
         )
         ended, waiting, running = _container_state(container)
+        hindrance = hindrance_of(spec, status, name)
+        # Of a worker that never ran, the container before it has the last words.
+        before = (
+            hindrance if hindrance is not None and hindrance.exit_code is not None and not ended else None
+        )
         conditions = tuple(_conditions(status))
         grace = metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", 60))
         deletion = to_seconds(metadata.get("deletionTimestamp"))
@@ -138,12 +148,14 @@ class PodView:
             reason=_first(
                 ended.get("reason"),
                 status.get("reason"),
+                before.reason if before else None,
                 waiting.get("reason"),
                 _unscheduled(conditions).reason,
             ),
             message=_first(
                 ended.get("message"),
                 status.get("message"),
+                before.said if before else None,
                 waiting.get("message"),
                 _unscheduled(conditions).message,
             )[:MAX_MESSAGE_CHARS],
@@ -153,8 +165,10 @@ class PodView:
             grace_s=float(grace),
             node=spec.get("nodeName", ""),
             container=name,
-            image=_image(spec, name),
-            mounts=tuple(_mounts(spec)),
+            image=str(_container(spec, name).get("image") or ""),
+            mounts=mounts_of(spec),
+            hindrance=hindrance,
+            memory_limit=_memory_limit(spec, name),
             conditions=conditions,
             annotations={
                 k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith(names.GROUP_NAME)
@@ -213,18 +227,13 @@ def _failed_time(status: Mapping[str, Any]) -> float | None:
     return max(known, default=None)
 
 
-def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
-    for volume in spec.get("volumes") or ():
-        for kind, source, key in (("ConfigMap", "configMap", "name"), ("Secret", "secret", "secretName")):
-            found = volume.get(source) or {}
-            if found.get(key) and not found.get("optional"):
-                yield sys.intern(f"{kind} {found[key]}")
+def _container(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return next((c for c in spec.get("containers") or () if c.get("name") == name), {})
 
 
-def _image(spec: Mapping[str, Any], name: str) -> str:
-    return str(
-        next((c.get("image") or "" for c in spec.get("containers") or () if c.get("name") == name), "")
-    )
+def _memory_limit(spec: Mapping[str, Any], name: str) -> str:
+    limits = (_container(spec, name).get("resources") or {}).get("limits") or {}
+    return sys.intern(str(limits.get("memory", "")))
 
 
 def _first(*texts: str | None) -> str:

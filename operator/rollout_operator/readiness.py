@@ -13,6 +13,7 @@ from rollout_contract.status import Reason
 from rollout_operator.decisions import GroupPlan
 from rollout_operator.failure import describe
 from rollout_operator.observed import LOST_AFTER_S, SlotView, StreamFacts
+from rollout_operator.pod_parts import OtherContainer
 from rollout_operator.pods import PodView
 
 _WAITING_REASONS: Mapping[str, Reason] = {
@@ -113,13 +114,25 @@ def _problem_of_pod(pod: PodView, facts: StreamFacts | None) -> Problem | None:
     if reason is not None and pod.started is None:
         what = f" {pod.image}" if "Image" in pod.reason and pod.image and pod.image not in pod.message else ""
         return Problem(reason, f"{pod.slot}: pod {pod.name}:{what} {pod.message or reason.value}")
+    if pod.hindrance is not None:
+        return _hindered(pod, pod.hindrance)
     if pod.reason == "ContainerCreating" and pod.mounts:
         # A kubelet tells of a missing one in events only, which nobody may read for this.
         needs = f"it needs {', '.join(pod.mounts)}: while one of them is missing, it stays so"
         return Problem(Reason.STARTING, f"{pod.slot}: pod {pod.name} is set up on {pod.node}; {needs}")
     state = "starting" if pod.started is not None else "waiting to run"
     detail = f" ({pod.reason})" if pod.reason and pod.reason != "ContainerCreating" else ""
+    if pod.phase == "Pending" and pod.node and not pod.reason:
+        detail = f" (node {pod.node} has not taken it yet)"
     return Problem(Reason.STARTING, f"{pod.slot}: {state}{detail}")
+
+
+def _hindered(pod: PodView, other: OtherContainer) -> Problem:
+    """What another container of its pod keeps it from."""
+    waiting = _WAITING_REASONS.get(other.reason, Reason.STARTING)
+    reason = waiting if other.exit_code is None else Reason.WORKERS_NOT_READY
+    effect = "" if pod.started is None else "; a pod is ready only while all its containers are"
+    return Problem(reason, f"{pod.slot}: pod {pod.name}: {other.said}{effect}")
 
 
 def _is_silent(pod: PodView, facts: StreamFacts) -> bool:

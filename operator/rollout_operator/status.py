@@ -176,12 +176,13 @@ def _last_failure(seen: Seen) -> LastFailure | None:
         return seen.job.status.last_failure
     pod = max(failed, key=lambda p: (p.finished or 0.0, p.name))
     time = seen.now if pod.finished is None else min(pod.finished, seen.now)
+    before = pod.hindrance if pod.exit_code is None else None
     return LastFailure(
         group=pod.worker.group,
         worker=pod.worker.index,
         attempt=pod.worker.attempt,
-        container=pod.container,
-        exit_code=pod.exit_code,
+        container=before.name if before else pod.container,
+        exit_code=before.exit_code if before else pod.exit_code,
         reason=pod.pod_reason or pod.reason or None,
         message=clip(pod.message, MAX_FAILURE_BYTES) or None,
         time=format_time(_moment(time)),

@@ -31,6 +31,7 @@ from rollout_operator.conditions import Seen
 from rollout_operator.decisions import Outcome, Refusal
 from rollout_operator.observed import StreamTrouble
 from rollout_operator.plan import make_plan
+from rollout_operator.pod_parts import OtherContainer
 from rollout_operator.pods import PodCondition
 from rollout_operator.status import rejected_status, status_of
 from rollout_operator.status_writes import events_of, is_worth_writing
@@ -84,6 +85,37 @@ def test_what_a_pod_waits_for_is_named():
     status = status_after(make_job(), observe([pod]))
     assert conditions_of(status)["WorkersReady"] == ("False", "Starting")
     assert "it needs ConfigMap code" in message_of(status, "WorkersReady")
+    status = status_after(make_job(), observe([replace(make_pod(0, state="pending"), node="n")]))
+    assert "node n has not taken it yet" in message_of(status, "WorkersReady")
+
+
+OTHER = OtherContainer("data", is_init=True, image="fetch:1", reason="", message="", exit_code=None)
+
+
+@pytest.mark.probe("P-42")
+@pytest.mark.parametrize(
+    ("pod", "other", "reason", "said"),
+    [
+        pytest.param({"state": "pending"}, {}, "Starting", "init container 'data' runs", id="runs"),
+        pytest.param({"state": "pending"}, {"reason": "ErrImagePull", "message": "denied"}, "ErrImagePull", "fetch:1 denied",
+                     id="image"),
+        pytest.param({"state": "starting"}, {"is_init": False, "exit_code": 5}, "WorkersNotReady",
+                     "container 'data' ended with exit code 5; a pod is ready only while", id="sidecar"),
+    ],
+)  # fmt: skip
+def test_another_container_of_the_pod_is_named(pod, other, reason, said):
+    hindered = replace(make_pod(0, **pod), reason="", hindrance=replace(OTHER, **other))
+    status = status_after(make_job(), observe([hindered]))
+    assert conditions_of(status)["WorkersReady"] == ("False", reason)
+    assert said in message_of(status, "WorkersReady")
+
+
+def test_the_last_failure_is_that_of_the_container_that_failed():
+    pod = replace(
+        make_pod(0, code=1), exit_code=None, hindrance=replace(OTHER, exit_code=3), message="no data"
+    )
+    last = status_after(make_job(), observe([pod])).last_failure
+    assert (last.container, last.exit_code, last.message) == ("data", 3, "no data")
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,47 @@ def test_secrets_go_by_reference_only():
     assert podenv.REDIS_PASSWORD not in variables_of(pod_of(make_job()))
 
 
+ODD = (None, True, 7, "text", [], {}, [None], ["text"], [{}], {"a": {}}, [{"name": 1, "mountPath": 2}])
+"""What may stand where the schema declares nothing."""
+POD_FIELDS = ("volumes", "initContainers", "affinity", "securityContext", "terminationGracePeriodSeconds",
+              "topologySpreadConstraints", "automountServiceAccountToken", "hostAliases", "madeUp")  # fmt: skip
+CONTAINER_FIELDS = ("volumeMounts", "securityContext", "readinessProbe", "livenessProbe", "envFrom", "ports",
+                    "terminationMessagePolicy", "lifecycle", "madeUp")  # fmt: skip
+
+
+@pytest.mark.probe("P-41")
+@pytest.mark.parametrize("field", POD_FIELDS)
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_whatever_stands_in_a_pod_s_spec_goes_to_the_api_server_which_knows_the_rules(field, value):
+    job = with_template({"spec": {field: value, "containers": [{"name": "worker"}]}})
+    spec = pod_of(job)["spec"]
+    if value is not None and not isinstance(value, list):
+        assert spec[field] == value
+    assert document_of(pod_of(job)).grace_seconds == (
+        value if value in (7, True) and "grace" in field.lower() else 60
+    )
+
+
+@pytest.mark.probe("P-41")
+@pytest.mark.parametrize("field", CONTAINER_FIELDS)
+@pytest.mark.parametrize("value", ODD, ids=str)
+def test_whatever_stands_in_a_container_goes_to_the_api_server_which_knows_the_rules(field, value):
+    job = with_template({"spec": {"containers": [{"name": "worker", field: value}]}})
+    found = container_of(pod_of(job))
+    if value is not None and not isinstance(value, list):
+        assert found[field] == value
+
+
+@pytest.mark.parametrize("path", ["/dev/shm", "/dev/shm/", "//dev/./shm"])
+def test_where_the_user_mounts_something_nothing_is_mounted_over_it(path):
+    mount = {"name": "mine", "mountPath": path}
+    template = {"spec": {"volumes": [{"name": "mine", "emptyDir": {}}],
+                         "containers": [{"name": "worker", "volumeMounts": [mount]}]}}  # fmt: skip
+    pod = pod_of(with_template(template))
+    assert [volume["name"] for volume in pod["spec"]["volumes"]] == ["mine", "rollout-tmp"]
+    assert container_of(pod)["volumeMounts"][0] == mount
+
+
 def test_code_of_a_config_map_and_of_a_local_run():
     job = make_job(code={"configMapRef": {"name": "files"}})
     pod = pod_of(job)

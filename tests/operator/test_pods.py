@@ -6,6 +6,7 @@ import pytest
 from operator_builders import NOON
 
 from rollout_contract.names import WorkerId
+from rollout_operator.failure import describe
 from rollout_operator.pods import PodCondition, PodView
 from rollout_operator.times import to_seconds, to_text
 
@@ -115,12 +116,113 @@ def test_times():
     assert (to_seconds(None), to_seconds("")) == (None, None)
 
 
-def test_what_it_cannot_be_set_up_without():
-    volumes = [
-        {"name": "a", "configMap": {"name": "code"}},
-        {"name": "b", "secret": {"secretName": "ca"}},
-        {"name": "c", "secret": {"secretName": "perhaps", "optional": True}},
-        {"name": "d", "emptyDir": {}},
-    ]
-    found = PodView.of(document(spec={"containers": [{"name": "worker"}], "volumes": volumes}))
-    assert found.mounts == ("ConfigMap code", "Secret ca")
+def sources(*found):
+    return {"projected": {"sources": list(found)}}
+
+
+@pytest.mark.probe("P-42")
+@pytest.mark.parametrize(
+    ("volumes", "expected"),
+    [
+        pytest.param(
+            [{"configMap": {"name": "code"}}, {"secret": {"secretName": "ca"}}], ("ConfigMap code", "Secret ca"), id="whole"
+        ),
+        pytest.param([{"secret": {"secretName": "perhaps", "optional": True}}, {"emptyDir": {}}], (), id="nothing"),
+        pytest.param([{"configMap": {"name": "code"}}, {"configMap": {"name": "code"}}], ("ConfigMap code",), id="once"),
+        pytest.param(
+            [{"configMap": {"name": "code", "items": [{"key": "a.py", "path": "a"}, {"key": "b.py", "path": "b"}]}}],
+            ("ConfigMap code with a.py, b.py",),
+            id="keys",
+        ),
+        pytest.param(
+            [sources({"configMap": {"name": "x"}}, {"secret": {"name": "y"}}, {"serviceAccountToken": {"path": "t"}})],
+            ("ConfigMap x", "Secret y"),
+            id="projected",
+        ),
+        pytest.param(
+            [{"persistentVolumeClaim": {"claimName": "data"}}, {"nfs": {"server": "s"}}, {"downwardAPI": {}}],
+            ("PersistentVolumeClaim data", "volume v1 (nfs)"),
+            id="storage",
+        ),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_be_set_up_without(volumes, expected):
+    named = [{"name": f"v{number}", **volume} for number, volume in enumerate(volumes)]
+    found = PodView.of(document(spec={"containers": [{"name": "worker"}], "volumes": named}))
+    assert found.mounts == expected
+
+
+TWO = {
+    "initContainers": [{"name": "data", "image": "fetch:1"}, {"name": "proxy", "restartPolicy": "Always"}],
+    "containers": [{"name": "worker", "resources": {"limits": {"memory": "20Mi"}}}, {"name": "side", "image": "s:2"}],
+}  # fmt: skip
+WAITS = container({"waiting": {"reason": "PodInitializing"}})
+RUNS = container({"running": {"startedAt": T}})
+DATA_DONE = container({"terminated": {"exitCode": 0, "reason": "Completed"}}, "data")
+PROXY_RUNS = container({"running": {"startedAt": T}}, "proxy") | {"started": True}
+
+
+@pytest.mark.probe("P-42")
+@pytest.mark.parametrize(
+    ("init", "main", "said"),
+    [
+        pytest.param([container({"running": {"startedAt": T}}, "data")], [WAITS], "init container 'data' runs", id="runs"),
+        pytest.param(
+            [container({"waiting": {"reason": "ErrImagePull", "message": "denied"}}, "data")], [WAITS],
+            "init container 'data' waits: fetch:1 denied", id="no image",
+        ),
+        pytest.param(
+            [container({"terminated": {"exitCode": 3, "reason": "Error", "message": "no data\n"}}, "data")], [WAITS],
+            "init container 'data' ended with exit code 3: no data", id="fails",
+        ),
+        pytest.param(
+            [DATA_DONE, container({"running": {"startedAt": T}}, "proxy")], [WAITS],
+            "init container 'proxy' runs", id="a sidecar that has not started",
+        ),
+        pytest.param(
+            [DATA_DONE, container({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}, "proxy")], [RUNS],
+            "init container 'proxy' waits: back-off", id="a sidecar that fails",
+        ),
+        pytest.param(
+            [DATA_DONE, PROXY_RUNS], [RUNS, container({"waiting": {"reason": "ImagePullBackOff"}}, "side")],
+            "container 'side' waits: s:2 ImagePullBackOff", id="the image of another",
+        ),
+        pytest.param(
+            [DATA_DONE, PROXY_RUNS], [RUNS, container({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, "side")],
+            "container 'side' ended with exit code 137 (OOMKilled)", id="another has ended",
+        ),
+        pytest.param([DATA_DONE, PROXY_RUNS], [RUNS, container({"running": {}}, "side")], None, id="all run"),
+        pytest.param([DATA_DONE, PROXY_RUNS], [container({"waiting": {"reason": "ContainerCreating"}}),
+                     container({"waiting": {"reason": "ContainerCreating"}}, "side")], None, id="all are made"),
+    ],
+)  # fmt: skip
+def test_other_containers_that_are_in_the_way(init, main, said):
+    view = PodView.of(document({"initContainerStatuses": init, "containerStatuses": main}, spec=TWO))
+    assert (view.hindrance.said if view.hindrance else None) == said
+    assert view.memory_limit == "20Mi"
+
+
+@pytest.mark.probe("P-42")
+def test_a_worker_that_never_ran_has_the_last_words_of_what_ran_before_it():
+    ended = container({"terminated": {"exitCode": 64, "reason": "Error", "message": "no data"}}, "data")
+    status = {"phase": "Failed", "initContainerStatuses": [ended], "containerStatuses": [WAITS]}
+    view = PodView.of(document(status, spec=TWO))
+    assert (view.ended, view.exit_code, view.reason) == (True, None, "Error")
+    assert (
+        describe(view)
+        == "worker cpu-3 attempt 2: never ran: init container 'data' ended with exit code 64: no data"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        pytest.param({"exitCode": 137, "reason": "OOMKilled"},
+                     "exit code 137 (OOMKilled, its memory limit is 20Mi)", id="memory"),
+        pytest.param({"exitCode": 0, "reason": "Completed"},
+                     "exit code 0: it ended by itself, though the job is not complete", id="by itself"),
+    ],
+)  # fmt: skip
+def test_how_a_worker_ended_says_what_the_code_alone_does_not(ended, said):
+    view = PodView.of(document({"containerStatuses": [container({"terminated": ended})]}, spec=TWO))
+    assert describe(view) == f"worker cpu-3 attempt 2: {said}"
