@@ -19,6 +19,10 @@ _FIXED = (
     f"cannot be changed with determinism Strict, data are shared out over the workers in advance. {RECREATE}"
 )
 
+_VERSIONS_FIXED = (
+    f"cannot be changed with determinism Strict: it says which version makes which batch. {RECREATE}"
+)
+
 
 def transition_rules(spec: Schema) -> Iterator[CelRule]:
     """The rules of edits, for the schema of `spec`, which says what may be unset."""
@@ -80,6 +84,8 @@ def _strict_rules() -> Iterator[CelRule]:
     }
     for field, rule in rules.items():
         yield _edit(field, f"self.determinism != 'Strict' || ({rule})", _FIXED)
+    staleness = _equal("self", "oldSelf", "weights.maxStaleness", is_optional=True)
+    yield _edit("weights.maxStaleness", f"self.determinism != 'Strict' || ({staleness})", _VERSIONS_FIXED)
     total = _equal("self", "oldSelf", "collector.totalFrames", is_optional=True)
     yield _edit(
         "collector.totalFrames",

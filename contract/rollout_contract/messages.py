@@ -72,6 +72,8 @@ class Reservation:
     command_epoch: int
     unacked_frames: int
     own_unacked_batches: int
+    max_own_unacked: int | None = None
+    """With more unacked batches of its own than this, a worker waits: `weights.maxStaleness` with `onStale: Pace`."""
 
 
 # Made by the append script; read by the worker's collector loop.

@@ -169,12 +169,18 @@ def _one_group_faults(
 
 
 def _strict_faults(old: RolloutJobSpec, new: RolloutJobSpec) -> Iterator[Fault]:
-    """Data are shared out over the workers in advance, so that neither their number nor the total can move."""
+    """Data are shared out over workers and versions in advance, so that neither their number nor the total can move."""
     fixed = (
         "cannot be changed with determinism Strict: data are shared out over the workers in advance. "
         + RECREATE
     )
     before = {group.name: group for group in old.worker_groups}
+    bounds = old.weights.max_staleness, new.weights.max_staleness
+    if bounds[0] != bounds[1]:
+        why = (
+            f"cannot be changed with determinism Strict: it says which version makes which batch. {RECREATE}"
+        )
+        yield _refused(("spec", "weights", "maxStaleness"), *bounds, why)
     if old.replicas != new.replicas:
         yield _refused(("spec", "replicas"), old.replicas, new.replicas, fixed)
     for index, group in enumerate(new.worker_groups):

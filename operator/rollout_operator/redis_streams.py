@@ -87,6 +87,8 @@ class RedisStreams:
         control = self._control(job)
         await control.set_limits(shares.stream_limits(job.spec))
         await control.set_total(job.spec.collector.total_frames)
+        await control.set_random(job.spec.collector.init_random_frames)
+        await control.set_groups(job.spec.stream.groups or ())
 
     async def finish(self, job: RolloutJob, marker: EndMarker) -> None:
         """See `Streams`. After the end, keys live on for `keyTTLSecondsAfterFinished`, unless they are to stay."""
@@ -201,9 +203,12 @@ def facts_of(job: RolloutJob, progress: Progress, *, withdrawn: Collection[Worke
     `withdrawn`: attempts that were announced and are known not to exist.
     """
     counters, control = progress.counters, progress.control
+    wanted = job.spec.collector
     is_in_tune = (
         control.limits == shares.stream_limits(job.spec)
-        and progress.total_frames == job.spec.collector.total_frames
+        and progress.total_frames == wanted.total_frames
+        and control.init_random_frames == wanted.init_random_frames
+        and control.groups == (job.spec.stream.groups or ())
     )
     return StreamFacts(
         is_open=True,

@@ -45,6 +45,8 @@ def stream_limits(spec: RolloutJobSpec) -> StreamLimits:
         keep_versions=spec.weights.keep_versions,
         claim_idle_seconds=float(spec.stream.claim_idle_seconds),
         max_weights_bytes=quantities.to_bytes(spec.weights.max_bytes),
+        max_staleness=spec.weights.max_staleness,
+        on_stale=spec.weights.on_stale.value,
     )
 
 

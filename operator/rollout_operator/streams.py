@@ -25,7 +25,7 @@ class Streams(Protocol):
         """Make the job's keys, or find them as they are."""
 
     async def tune(self, job: RolloutJob) -> None:
-        """Bring limits and total frames in line with the spec."""
+        """Bring limits, total and random frames, and groups in line with the spec."""
 
     async def finish(self, job: RolloutJob, marker: EndMarker) -> None:
         """End the stream for readers and writers; `suspended` can be taken back. An ended one stays as it is."""

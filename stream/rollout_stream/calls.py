@@ -110,12 +110,14 @@ class JobCalls:
 
     def open_job(self, settings: JobSettings) -> ScriptCall[bool]:
         slots = " ".join(slot_field(slot) for slot in settings.slots)
-        fields = {**limit_fields(settings.limits), "seed": settings.seed, "slots": slots, "notice": ""}
+        random = settings.init_random_frames
+        fields = {**limit_fields(settings.limits), "seed": settings.seed, "slots": slots, "notice": "",
+                  "init_random_frames": random, "random_given": random, "groups": " ".join(settings.groups)}  # fmt: skip
         pairs = [part for pair in fields.items() for part in pair]
         return self._script(
             "opening the job's stream", "open_job",
             settings.uid, settings.ttl_s * 1000, "" if settings.total_frames is None else settings.total_frames,
-            settings.init_random_frames, len(fields), *pairs, *settings.groups, parse=_is_one,
+            random, len(fields), *pairs, *settings.groups, parse=_is_one,
         )  # fmt: skip
 
     def finish(self, marker: EndMarker) -> ScriptCall[bool]:
@@ -156,7 +158,14 @@ class JobCalls:
     def set_limits(self, limits: StreamLimits | None, total_frames: str) -> ScriptCall[bool]:
         fields = limit_fields(limits) if limits else {}
         pairs = [part for pair in fields.items() for part in pair]
-        return self._script("setting limits", "set_limits", total_frames, *pairs, parse=_is_one)
+        return self._script("setting limits", "set_limits", total_frames, "", *pairs, parse=_is_one)
+
+    def set_random(self, frames: int) -> ScriptCall[bool]:
+        return self._script("setting the random frames", "set_limits", "", frames, parse=_is_one)
+
+    def note_groups(self, groups: Sequence[str]) -> ScriptCall[bool]:
+        text = " ".join(groups)
+        return self._script("noting the groups", "set_limits", "", "", "groups", text, parse=_is_one)
 
     def declare(self, what: str, layout: Layout) -> ScriptCall[Layout]:
         text = layout.to_json()

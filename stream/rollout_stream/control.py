@@ -103,6 +103,22 @@ class Control:
         """Changes the job's total (None: endless). The stream ends at once if so many are appended already."""
         self.session.run(self._calls.set_limits(None, "-" if total_frames is None else str(total_frames)))
 
+    def set_random(self, frames: int) -> None:
+        """Changes how many frames of the whole job are random; what was made of them already counts."""
+        self.session.run(self._calls.set_random(frames))
+
+    def set_groups(self, groups: Sequence[str]) -> None:
+        """Changes which groups the job has from its start: entries wait for new ones, and for those left out no longer.
+
+        Groups that readers brought themselves stay.
+        """
+        known = self.read_control().groups
+        for group in groups:
+            self.session.run(self._calls.register(group))
+        for group in sorted(set(known) - set(groups)):
+            self.session.run(self._calls.unregister(group))
+        self.session.run(self._calls.note_groups(groups))
+
     def finish(self, kind: EndKind, *, reason: str = "", message: str = "") -> bool:
         """Ends the stream for readers and writers. False if it had ended before: `finished` and `failed` are for good."""
         return self.session.run(self._calls.finish(EndMarker(kind.value, reason, message)))

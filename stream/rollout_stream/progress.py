@@ -77,6 +77,10 @@ class ControlState:
     """What readers are told while nothing comes, such as that the job stands still; empty if all is well."""
     slots: tuple[Slot, ...] = ()
     """The job's workers, where their number cannot change."""
+    init_random_frames: int = 0
+    """Frames of the whole job that are to be random."""
+    groups: tuple[str, ...] = ()
+    """Consumer groups that the job has from its start; readers may bring others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ def parse_control(fields: Mapping[str, str]) -> ControlState:
         end=EndMarker.from_json(end) if end else None,
         notice=fields.get("notice", ""),
         slots=tuple(slot_of_field(field) for field in fields.get("slots", "").split()),
+        init_random_frames=int(fields.get("init_random_frames", 0)),
+        groups=tuple(fields.get("groups", "").split()),
     )
 
 

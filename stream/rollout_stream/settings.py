@@ -37,7 +37,7 @@ class StreamLimits:
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What `open_job` needs. Everything but the limits is fixed once the job is open."""
+    """What `open_job` needs. Uid, time to live and slots are fixed once the job is open."""
 
     uid: str
     seed: int

@@ -51,6 +51,7 @@ def episode_texts(header: BatchHeader) -> list[str]:
 def parse_reservation(answer: Sequence[bytes]) -> Reservation:
     """The reservation that `news` in flow.lua wrote."""
     status, granted, random, newest, seed, epoch, command, unacked, own = answer[:9]
+    pace = answer[10]
     return Reservation(
         status=ReserveStatus(status.decode()),
         granted=int(granted),
@@ -61,6 +62,7 @@ def parse_reservation(answer: Sequence[bytes]) -> Reservation:
         command_epoch=int(command),
         unacked_frames=int(unacked),
         own_unacked_batches=int(own),
+        max_own_unacked=int(pace) if pace else None,
     )
 
 

@@ -244,7 +244,10 @@ def test_resuming_and_editing_in_one_step(manifest_with):
             {"gpu.minReplicas": 3}, ["spec.workerGroups[1]"], id="a bound that moves the number of workers"
         ),
         pytest.param({"gpu.minReplicas": 1}, [], id="a bound that does not"),
-        pytest.param({"spec.weights.maxStaleness": 3}, [], id="another field"),
+        pytest.param(
+            {"spec.weights.maxStaleness": 3}, ["spec.weights.maxStaleness"], id="which version makes what"
+        ),
+        pytest.param({"spec.weights.keepVersions": 5}, [], id="another field"),
     ],
 )
 @pytest.mark.parametrize("suspended", [False, True], ids=["running", "suspended"])

@@ -106,6 +106,46 @@ async def test_edits_reach_the_stream(servers):
         assert (await streams.look(endless)).total_frames is None
 
 
+@pytest.mark.probe("P-41")
+@pytest.mark.parametrize(
+    ("edit", "read", "expected"),
+    [
+        pytest.param({"weights": {"maxStaleness": 2}}, lambda c: c.limits.max_staleness, 2, id="maxStaleness"),
+        pytest.param({"weights": {"onStale": "Tag"}}, lambda c: c.limits.on_stale, "Tag", id="onStale"),
+        pytest.param({"weights": {"keepVersions": 5}}, lambda c: c.limits.keep_versions, 5, id="keepVersions"),
+        pytest.param({"stream": {"groups": ["b", "c"]}}, lambda c: c.groups, ("b", "c"), id="groups"),
+        pytest.param({"collector": {"initRandomFrames": 70}}, lambda c: c.init_random_frames, 70, id="initRandomFrames"),
+        pytest.param({"stream": {"claimIdleSeconds": 9}}, lambda c: c.limits.claim_idle_seconds, 9, id="claimIdleSeconds"),
+    ],
+)  # fmt: skip
+async def test_each_edit_reaches_the_stream(servers, edit, read, expected):
+    first = {"stream": {"groups": ["a", "b"]}, "collector": {"initRandomFrames": 100}}
+    job, edited = make_job(**first), make_job(**{**first, **edit})
+    async with streams_at(servers.start()) as streams:
+        await streams.open(job)
+        assert (await streams.look(job)).in_tune
+        assert not (await streams.look(edited)).in_tune
+        await streams.tune(edited)
+        assert (await streams.look(edited)).in_tune
+        progress = await streams._control(job).read_progress()
+        assert read(progress.control) == expected
+        assert {group.name for group in progress.groups} == set(edited.spec.stream.groups or ())
+
+
+async def test_random_frames_that_were_made_stay_made_whatever_is_edited_when(servers):
+    def job(random):
+        return make_job(collector={"initRandomFrames": random})
+
+    async with streams_at(servers.start()) as streams:
+        await streams.open(job(100))
+        client = streams._sessions[streams._reach(job(100))].client
+        budget = JobKeys.of(job(100).ref).budget
+        await client.execute_command("HSET", budget, "random_left", 20)  # 80 were made
+        for edit, left in ((50, 0), (100, 20), (300, 220)):
+            await streams.tune(job(edit))
+            assert int(await client.execute_command("HGET", budget, "random_left")) == left
+
+
 async def test_a_suspended_stream_can_be_reopened_and_a_finished_one_cannot(servers):
     job = make_job()
     async with streams_at(servers.start()) as streams:

@@ -279,6 +279,17 @@ def test_limits_can_be_raised_while_writers_wait(rig, tools):
     assert writer.reserve(5).granted == 5
 
 
+def test_a_worker_is_told_how_many_of_its_batches_may_wait_for_an_ack(rig, tools):
+    rig.open(None, limits=StreamLimits(max_staleness=3))
+    writer = rig.writer()
+    assert writer.reserve(5).max_own_unacked == 3
+    rig.control.set_limits(StreamLimits(max_staleness=0))
+    assert tools.append(writer, 5).next.max_own_unacked == 0
+    for free in (StreamLimits(max_staleness=0, on_stale="Tag"), StreamLimits()):
+        rig.control.set_limits(free)
+        assert writer.reserve(5).max_own_unacked is None
+
+
 def test_drop_newest_counts_what_it_drops_and_still_meets_the_total(rig, tools):
     rig.open(
         60,

@@ -141,7 +141,11 @@ def rig(server: DataServer, tmp_path: Path) -> Iterator[Callable[..., Rig]]:
             total_frames=collector.total_frames,
             init_random_frames=collector.init_random_frames,
             groups=groups,
-            limits=StreamLimits(max_unacked_frames=max_unacked_frames),
+            limits=StreamLimits(
+                max_unacked_frames=max_unacked_frames,
+                max_staleness=parsed.spec.weights.max_staleness,
+                on_stale=parsed.spec.weights.on_stale.value,
+            ),
         )
         control.open_job(settings)
         directory = tmp_path / job.uid8

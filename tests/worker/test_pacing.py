@@ -21,9 +21,8 @@ GRANTED = Reservation(
     own_unacked_batches=0,
 )
 FIRST = Standing(sequence=1, loaded_version=0, rejected_version=0, seed_epoch=0, has_open_trajectories=False)
-FREE = Rules(max_staleness=None, paces=True, is_strict=False, waits_for_weights=False)
-BOUNDED = replace(FREE, max_staleness=1)
-STRICT = replace(BOUNDED, is_strict=True)
+FREE = Rules(max_staleness=None, is_strict=False, waits_for_weights=False)
+STRICT = replace(FREE, max_staleness=1, is_strict=True)
 WAITING = replace(FREE, waits_for_weights=True)
 
 
@@ -64,13 +63,19 @@ WAITING = replace(FREE, waits_for_weights=True)
         ),
         pytest.param({}, {}, WAITING, Wait(WorkerState.WAITING_FOR_WEIGHTS), id="wait-for-the-first-version"),
         pytest.param({"newest_version": 1}, {}, WAITING, Load(1), id="first-version-came"),
-        pytest.param({"own_unacked_batches": 1}, {}, BOUNDED, Collect(64, 0), id="within-the-bound"),
-        pytest.param({"own_unacked_batches": 2}, {}, BOUNDED, Wait(WorkerState.PAUSED), id="paced"),
         pytest.param(
-            {"own_unacked_batches": 2}, {}, replace(BOUNDED, paces=False), Collect(64, 0), id="only-tagged"
+            {"own_unacked_batches": 1, "max_own_unacked": 1}, {}, FREE, Collect(64, 0), id="within-the-bound"
         ),
         pytest.param(
-            {"own_unacked_batches": 2, "newest_version": 1}, {}, BOUNDED, Load(1), id="load-while-paced"
+            {"own_unacked_batches": 2, "max_own_unacked": 1}, {}, FREE, Wait(WorkerState.PAUSED), id="paced"
+        ),
+        pytest.param({"own_unacked_batches": 2}, {}, FREE, Collect(64, 0), id="not-bounded"),
+        pytest.param(
+            {"own_unacked_batches": 2, "max_own_unacked": 1, "newest_version": 1},
+            {},
+            FREE,
+            Load(1),
+            id="load-while-paced",
         ),
         pytest.param({}, {"sequence": 2}, STRICT, Collect(64, 0), id="strict-version-0-makes-batch-2"),
         pytest.param(
@@ -84,7 +89,7 @@ WAITING = replace(FREE, waits_for_weights=True)
             {"newest_version": 2}, {"sequence": 3}, STRICT, Load(1), id="strict-loads-exactly-version-1"
         ),
         pytest.param(
-            {"newest_version": 5, "own_unacked_batches": 9},
+            {"newest_version": 5, "own_unacked_batches": 9, "max_own_unacked": 1},
             {"sequence": 3, "loaded_version": 1},
             STRICT,
             Collect(64, 0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollout_contract.messages import Reservation, ReserveStatus, WorkerState
-from rollout_contract.spec import Determinism, OnStale, StartPolicy, WeightsSpec
+from rollout_contract.spec import Determinism, StartPolicy, WeightsSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,7 @@ class Rules:
     """What of the spec bears on the decision."""
 
     max_staleness: int | None
-    paces: bool
-    """Whether staleness is bounded by waiting (`onStale: Pace`)."""
+    """Of a Strict job, where it cannot be edited; else the bound comes with the news."""
     is_strict: bool
     waits_for_weights: bool
 
@@ -70,7 +69,6 @@ class Rules:
         """The rules of a job."""
         return cls(
             max_staleness=weights.max_staleness,
-            paces=weights.on_stale is OnStale.PACE,
             is_strict=determinism is Determinism.STRICT,
             waits_for_weights=weights.start_policy is StartPolicy.WAIT_FOR_WEIGHTS,
         )
@@ -124,6 +122,6 @@ def _weights_move(news: Reservation, standing: Standing, rules: Rules) -> Move |
         return Load(news.newest_version)
     if rules.waits_for_weights and standing.loaded_version == 0:
         return Wait(WorkerState.WAITING_FOR_WEIGHTS)
-    if rules.paces and rules.max_staleness is not None and news.own_unacked_batches > rules.max_staleness:
+    if news.max_own_unacked is not None and news.own_unacked_batches > news.max_own_unacked:
         return Wait(WorkerState.PAUSED)
     return None

@@ -83,6 +83,22 @@ class Control:
             self._calls.set_limits(None, "-" if total_frames is None else str(total_frames))
         )
 
+    async def set_random(self, frames: int) -> None:
+        """Changes how many frames of the whole job are random; what was made of them already counts."""
+        await self.session.run(self._calls.set_random(frames))
+
+    async def set_groups(self, groups: Sequence[str]) -> None:
+        """Changes which groups the job has from its start: entries wait for new ones, and for those left out no longer.
+
+        Groups that readers brought themselves stay.
+        """
+        known = (await self.read_control()).groups
+        for group in groups:
+            await self.session.run(self._calls.register(group))
+        for group in sorted(set(known) - set(groups)):
+            await self.session.run(self._calls.unregister(group))
+        await self.session.run(self._calls.note_groups(groups))
+
     async def finish(self, kind: EndKind, *, reason: str = "", message: str = "") -> bool:
         """Ends the stream for readers and writers. False if it had ended before."""
         return await self.session.run(self._calls.finish(EndMarker(kind.value, reason, message)))

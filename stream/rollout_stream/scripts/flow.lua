@@ -4,7 +4,7 @@ local S
 
 local function load(slot)
   local m = redis.call('HMGET', CONTROL, 'ended', 'paused', 'seed', 'seed_epoch', 'command_epoch', 'on_full',
-    'max_unacked_frames', 'max_bytes', 'max_episodes', 'ttl_ms')
+    'max_unacked_frames', 'max_bytes', 'max_episodes', 'ttl_ms', 'max_staleness', 'on_stale')
   local c = redis.call('HMGET', COUNTERS, 'frames', 'batches', 'bytes', 'unacked_frames', 'unacked_bytes', 'unacked_batches',
     'full', 'policy_version', 'own:' .. slot, 'frames:' .. slot, 'full_since')
   local b = redis.call('HMGET', BUDGET, 'total', 'reserved', 'random_left', 'r:' .. slot)
@@ -16,7 +16,7 @@ local function load(slot)
     on_full = m[6], max_frames = tonumber(m[7] or ''), max_bytes = tonumber(m[8] or ''), max_episodes = tonumber(m[9] or '') or 1000,
     frames = number(c[1]), batches = number(c[2]), bytes = number(c[3]), unacked_frames = number(c[4]), unacked_bytes = number(c[5]),
     unacked_batches = number(c[6]), full = c[7] == '1', policy_version = number(c[8]), own = number(c[9]), slot_frames = number(c[10]),
-    full_since = c[11] or '0',
+    full_since = c[11] or '0', pace = m[12] == 'Pace' and m[11] or '',
     total = tonumber(b[1] or ''), reserved = number(b[2]), random_left = number(b[3]),
     open = tonumber(open or ''), granted = tonumber(granted or '') or 0, random = tonumber(random or '') or 0, had_open = open and true,
     attempt = tonumber(attempt or '') or -1, sequence = tonumber(sequence or '') or 0, closed = closed == '1',
@@ -86,11 +86,11 @@ local function makes_room() return S.on_full == 'TrimAcked' and redis.call('SCAR
 -- Whether a full stream holds writers back (it does not if the policy makes room or drops).
 local function is_blocked() return is_full() and S.on_full ~= 'DropNewest' and not makes_room() end
 
--- Ten strings: what a worker needs to know at every call. See calls.py, parse_reservation.
+-- Eleven strings: what a worker needs to know at every call. See spelling.py, parse_reservation.
 local function news(status, frames, random)
   return {
     status, int(frames or 0), int(random or 0), redis.call('HGET', WEIGHTS, 'newest') or '0',
-    S.seed, S.seed_epoch, S.command_epoch, int(S.unacked_frames), int(S.own), stamp(),
+    S.seed, S.seed_epoch, S.command_epoch, int(S.unacked_frames), int(S.own), stamp(), S.pace,
   }
 end
 

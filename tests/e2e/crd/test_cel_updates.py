@@ -314,6 +314,7 @@ STRICT_SUSPENDED_EDITS = [
     pytest.param({}, lambda g: g.append({"name": "c"}), False, id="group-added"),
     pytest.param({}, lambda g: g.pop(1), False, id="group-removed"),
     pytest.param({"replicas": 1}, None, False, id="replicas"),
+    pytest.param({"weights": {"maxStaleness": 5}}, None, False, id="which-version-makes-what"),
     pytest.param({"collector": {"totalFrames": 2000}}, None, True, id="total"),
     pytest.param({}, lambda g: g[0].update(device="Cpu"), True, id="device"),
 ]
