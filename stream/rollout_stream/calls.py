@@ -272,7 +272,7 @@ class JobCalls:
         return self._script("dropping a stale batch", "drop", group, entry, parse=_is_one)
 
     def notice(self, text: str) -> ScriptCall[bool]:
-        return self._script("telling the readers", "set_limits", "", "notice", text, parse=_is_one)
+        return self._script("telling the readers", "set_limits", "", "", "notice", text, parse=_is_one)
 
     # --- weights
 
