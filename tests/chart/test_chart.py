@@ -91,6 +91,27 @@ def test_every_pod_is_restricted(helm: Any, values: dict[str, Any]) -> None:
             assert container["resources"]["limits"]["memory"], name
 
 
+def texts_of(documents: Documents) -> list[str]:
+    """Everything that Kubernetes wants to be text."""
+    found = []
+    for document in documents:
+        abouts = [document["metadata"], document.get("spec", {}).get("template", {}).get("metadata", {})]
+        found += [
+            v for about in abouts for key in ("labels", "annotations") for v in about.get(key, {}).values()
+        ]
+    for _, spec in pods(documents):
+        found += spec.get("nodeSelector", {}).values()
+        found += [v["value"] for c in spec["containers"] for v in c.get("env", ()) if "value" in v]
+        found += [a for c in spec["containers"] for a in c.get("args", ())]
+    return found
+
+
+def test_text_stays_text(helm: Any, values: dict[str, Any]) -> None:
+    found = texts_of(helm.template(values))
+    assert [text for text in found if not isinstance(text, str)] == []
+    assert "e+" not in "".join(found).replace("e+00", "")
+
+
 def test_server_takes_it(helm: Any, kubectl: str, values: dict[str, Any]) -> None:
     documents = [d for d in helm.template(values) if d["apiVersion"] not in FOREIGN]
     for document in documents:  # namespaces of the sets need not exist
@@ -123,8 +144,11 @@ def test_what_is_monitored_is_there(helm: Any) -> None:
     documents = helm.template(merged(SETS["monitoring"], merged(SETS["http-route"], SETS["autoscaling"])))
     service = of_kind(documents, "Service", "-gateway")
     monitor = of_kind(documents, "ServiceMonitor")["spec"]
-    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert {e["port"] for e in monitor["endpoints"]} <= {p["name"] for p in service["spec"]["ports"]}
+    monitored = [service, of_kind(documents, "Service", "-gateway-metrics")]
+    for found in monitored:
+        assert monitor["selector"]["matchLabels"].items() <= found["metadata"]["labels"].items()
+    ports = sorted(port["name"] for found in monitored for port in found["spec"]["ports"])
+    assert sorted(e["port"] for e in monitor["endpoints"]) == ports
     pod = of_kind(documents, "Deployment", "-operator")["spec"]["template"]
     monitor = of_kind(documents, "PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
@@ -175,7 +199,8 @@ def test_gateway_understands_its_environment(helm: Any, name: str, tmp_path: Pat
             assert path.startswith("/etc/rollout/")
     settings = gateway_settings_from(env)
     assert settings.auth.value == ("TokenReview" if name == "token-review" else "SelfReview")
-    assert (settings.tls is not None) is ("https" in name)
+    is_https = "existingSecret" in SETS[name].get("gateway", {}).get("tls", {})
+    assert (settings.tls is not None) is is_https
 
 
 @pytest.mark.parametrize(
@@ -185,6 +210,68 @@ def test_gateway_understands_its_environment(helm: Any, name: str, tmp_path: Pat
 def test_watched_namespaces(helm: Any, name: str, namespaces: tuple[str, ...]) -> None:
     env = environment(helm.template(SETS[name]), "operator")
     assert settings_from({**env, "ROLLOUT_POD_NAMESPACE": "rl-system"}).namespaces == namespaces
+
+
+def test_all_that_is_wrong_is_told_at_once_without_secrets(helm: Any) -> None:
+    wrong = merged(REFUSED["two-passwords"][0], REFUSED["autoscaling-upside-down"][0])
+    wrong["redis"]["auth"]["password"] = "s3cr3t-probe-42"
+    with pytest.raises(Exception, match=r"(?s)gateway\.autoscaling.*redis\.auth") as caught:
+        helm.template(wrong)
+    assert "s3cr3t-probe-42" not in str(caught.value)
+
+
+@pytest.mark.probe("P-50")
+def test_what_answers_without_a_token_is_for_inside_the_cluster(helm: Any) -> None:
+    """A Service that the world may reach has the port that asks for a token, and no other."""
+    services = [d for d in helm.template(SETS["another-port"]) if d["kind"] == "Service"]
+    outside = [d for d in services if d["spec"].get("type", "ClusterIP") != "ClusterIP"]
+    assert [d["metadata"]["name"] for d in outside] == ["rl-rollout-gateway"]
+    assert [port["targetPort"] for port in outside[0]["spec"]["ports"]] == ["http"]
+
+
+@pytest.mark.parametrize(
+    ("host", "is_accepted"),
+    [
+        ("rl.example", True),
+        ("rl-rollout-gateway", True),
+        ("rl-rollout-gateway.rl-system.svc:80", True),
+        ("rl-rollout-gateway.rl-system.svc.cluster.local", True),
+        ("10.1.2.3:8080", True),
+        ("127.0.0.1:8080", True),
+        ("other.example", False),
+        ("rl-rollout-gateway.evil.example", False),
+    ],
+)
+def test_limited_names_leave_the_ways_inside_the_cluster(helm: Any, host: str, is_accepted: bool) -> None:
+    """Jobs show the Service's name, the notes forward a port, Prometheus asks the pod."""
+    env = environment(helm.template(SETS["hosts"]), "gateway") | {"ROLLOUT_SESSION_KEY": "k" * 48}
+    names = env["ROLLOUT_ALLOWED_HOSTS"].replace("$(ROLLOUT_POD_IP)", "10.1.2.3")  # as the kubelet does
+    del env["ROLLOUT_REDIS_PASSWORD_FILE"]
+    settings = gateway_settings_from(env | {"ROLLOUT_ALLOWED_HOSTS": names})
+    assert settings.api.accepts_host(host) is is_accepted
+
+
+@pytest.mark.parametrize("name", ["more-egress"])
+def test_more_egress_is_of_operator_and_gateway(helm: Any, name: str) -> None:
+    policies = {
+        d["metadata"]["name"]: d["spec"] for d in helm.template(SETS[name]) if d["kind"] == "NetworkPolicy"
+    }
+    (rule,) = SETS[name]["networkPolicy"]["extraEgress"]
+    has_it = {key for key, spec in policies.items() if rule in spec["egress"]}
+    assert has_it == {"rl-rollout-operator", "rl-rollout-gateway"}
+
+
+@pytest.mark.parametrize("release", ["42", "a.b"])
+def test_a_release_whose_name_cannot_be_a_services(helm: Any, release: str) -> None:
+    """Helm takes such names; half of the objects would be there before the first Service is refused."""
+    command = ("template", release, str(CHART), "--namespace", "7")
+    with pytest.raises(Exception, match="fullnameOverride"):
+        helm.run(*command)
+    text = helm.run(*command, values={"fullnameOverride": "rl"})
+    for document in filter(None, yaml.safe_load_all(text)):
+        about = document["metadata"]
+        assert about.get("namespace", "7") == "7"
+        assert all(isinstance(value, str) for value in about.get("labels", {}).values())
 
 
 class TestRights:
@@ -243,6 +330,12 @@ class TestSecrets:
         for document in helm.template({"redis": {"auth": {"password": password}}}):
             if document["kind"] != "Secret":
                 assert password not in json.dumps(document)
+
+    def test_a_password_from_a_file_has_no_line_end(self, helm: Any) -> None:
+        """As `--set-file` brings it."""
+        both = [helm.template({"redis": {"auth": {"password": text}}}) for text in ("p4ss", "p4ss\n")]
+        one, other = (of_kind(d, "Secret", "-redis")["data"]["password"] for d in both)
+        assert one == other
 
     def test_every_namespace_with_jobs_has_the_same_password(self, helm: Any) -> None:
         documents = helm.template(SETS["two-namespaces"])

@@ -1,5 +1,5 @@
 {{- define "rollout.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- regexReplaceAll "[-.]+$" (default .Chart.Name .Values.nameOverride | trunc 40) "" -}}
 {{- end -}}
 
 {{/* Before "-operator", "-gateway" and "-redis"; short enough that a pod of a StatefulSet has a label with its name. */}}
@@ -18,15 +18,30 @@
 
 {{/* Arguments: root, component. Never changes, so it may select. */}}
 {{- define "rollout.selector" -}}
-app.kubernetes.io/name: {{ include "rollout.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "rollout.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{- define "rollout.labels" -}}
-{{- with .root.Values.commonLabels }}
-{{- toYaml . | nindent 0 }}
+{{/* A value of a label, an annotation or the like: numbers and truth values as they were written, but as text. */}}
+{{- define "rollout.text" -}}
+{{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
+{{- end -}}
+
+{{- define "rollout.texts" -}}
+{{- range $key, $value := . }}
+{{ $key | quote }}: {{ include "rollout.text" $value | quote }}
 {{- end }}
+{{- end -}}
+
+{{/* Those that the chart writes itself (rollout.checks refuses them from values). */}}
+{{- define "rollout.ownLabels" -}}
+["app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component", "app.kubernetes.io/part-of",
+ "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"]
+{{- end -}}
+
+{{- define "rollout.labels" -}}
+{{- include "rollout.texts" (merge (dict) (default (dict) .labels) .root.Values.commonLabels) }}
 {{ include "rollout.selector" . }}
 app.kubernetes.io/part-of: rolloutjob
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -36,18 +51,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* Arguments: root, component, name, and where they differ namespace, annotations. */}}
 {{- define "rollout.metadata" -}}
-name: {{ .name }}
+name: {{ .name | quote }}
 {{- if not .cluster }}
-namespace: {{ default .root.Release.Namespace .namespace }}
+namespace: {{ default .root.Release.Namespace .namespace | quote }}
 {{- end }}
 labels:
   {{- include "rollout.labels" . | trim | nindent 2 }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 {{- with merge (dict) (default (dict) .annotations) .root.Values.commonAnnotations }}
 annotations:
-  {{- toYaml . | nindent 2 }}
+  {{- include "rollout.texts" . | trim | nindent 2 }}
 {{- end }}
 {{- end -}}
 
@@ -137,7 +149,7 @@ true
 {{/*
 Where the data is: "claim", "claimOfRoot" (a volume that belongs to root, which is given to the server's account first), or
 "memory". Kubernetes' own host-path provisioner, of test clusters, makes volumes that only root may write, whatever fsGroup
-says. A namespace that lets no root in has no way to use them.
+says. A namespace that lets no root in has no way to use new ones; one that was there before it did not is handed over already.
 */}}
 {{- define "rollout.redisStorage" -}}
 {{- $settings := .Values.redis.persistence -}}
@@ -155,16 +167,31 @@ says. A namespace that lets no root in has no way to use them.
 {{- end -}}
 {{- $isRoots = eq (toString (dig "provisioner" "" (default (dict) $class))) "kubernetes.io/host-path" -}}
 {{- end -}}
+{{- $level := "" -}}
+{{- if $isRoots -}}
 {{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace -}}
-{{- $level := toString (dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" (default (dict) $namespace)) -}}
+{{- $level = toString (dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" (default (dict) $namespace)) -}}
+{{- end -}}
 {{- if not $settings.enabled -}}
 memory
 {{- else if not $isRoots -}}
 claim
-{{- else if eq $level "restricted" -}}
-memory
-{{- else -}}
+{{- else if ne $level "restricted" -}}
 claimOfRoot
+{{- else if lookup "v1" "PersistentVolumeClaim" .Release.Namespace (printf "data-%s-0" (include "rollout.redisName" .)) -}}
+claim
+{{- else -}}
+memory
+{{- end -}}
+{{- end -}}
+
+{{/* JSON: what the server that is there already asks of its volume; empty without a server, or a volume. */}}
+{{- define "rollout.redisClaim" -}}
+{{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "rollout.redisName" .) -}}
+{{- range dig "spec" "volumeClaimTemplates" (list) (default (dict) $found) | default list -}}
+{{- .spec | toJson -}}
+{{- else -}}
+{}
 {{- end -}}
 {{- end -}}
 
@@ -275,16 +302,16 @@ true
 {{- with include "rollout.redisSecret" . }}
 - name: redis-password
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     items:
-      - {key: {{ $.Values.redis.auth.secretKey }}, path: password}
+      - {key: {{ $.Values.redis.auth.secretKey | quote }}, path: password}
 {{- end }}
 {{- with include "rollout.redisCaSecret" . }}
 - name: redis-ca
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
     items:
-      - {key: {{ $.Values.redis.external.tls.caKey }}, path: ca.crt}
+      - {key: {{ $.Values.redis.external.tls.caKey | quote }}, path: ca.crt}
 {{- end }}
 {{- with .Values.redis.jobSecrets }}
 - name: job-secrets
@@ -292,11 +319,11 @@ true
     sources:
       {{- range . }}
       - secret:
-          name: {{ default .name .secret }}
+          name: {{ default .name .secret | quote }}
           items:
             {{- $folder := printf "%s/%s" .namespace .name }}
             {{- range .keys }}
-            - {key: {{ . }}, path: {{ $folder }}/{{ . }}}
+            - {key: {{ . | quote }}, path: {{ printf "%s/%s" $folder . | quote }}}
             {{- end }}
       {{- end }}
 {{- end }}
@@ -308,14 +335,14 @@ enableServiceLinks: false
 {{- with .root.Values.global.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 securityContext:
   {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
 {{- with .settings.nodeSelector }}
 nodeSelector:
-  {{- toYaml . | nindent 2 }}
+  {{- include "rollout.texts" . | trim | nindent 2 }}
 {{- end }}
 {{- with .settings.tolerations }}
 tolerations:
@@ -326,7 +353,7 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .settings.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -336,25 +363,63 @@ component, settings, and checks to restart by.
 */}}
 {{- define "rollout.podMetadata" -}}
 labels:
-  {{- with .root.Values.commonLabels }}
-  {{- toYaml . | nindent 2 }}
+  {{- with merge (dict) .settings.podLabels .root.Values.commonLabels }}
+  {{- include "rollout.texts" . | trim | nindent 2 }}
   {{- end }}
   {{- include "rollout.selector" . | nindent 2 }}
   app.kubernetes.io/part-of: rolloutjob
-  {{- with .settings.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 {{- with merge (dict) (default (dict) .checks) .settings.podAnnotations }}
 annotations:
-  {{- toYaml . | nindent 2 }}
+  {{- include "rollout.texts" . | trim | nindent 2 }}
 {{- end }}
 {{- end -}}
 
 {{/* A password that is set by hand restarts those who use it. */}}
 {{- define "rollout.authCheck" -}}
 {{- if .Values.redis.auth.password -}}
-{{- dict "rolloutjob.dev/auth-check" (sha256sum .Values.redis.auth.password | trunc 10) | toJson -}}
+{{- dict "rolloutjob.dev/auth-check" (trim .Values.redis.auth.password | sha256sum | trunc 10) | toJson -}}
 {{- else -}}
 {}
+{{- end -}}
+{{- end -}}
+
+{{/* A size as a number of bytes; empty where Kubernetes has written it in a way that the chart does not. */}}
+{{- define "rollout.bytes" -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
+{{- if regexMatch "^[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$" . -}}
+{{- mulf (regexFind "^[0-9.]+" . | float64) (default 1 (get $units (regexFind "[A-Za-z]+$" .))) | printf "%.0f" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Empty, or what an upgrade wants of the server's volume that Kubernetes refuses, and what to do. */}}
+{{- define "rollout.redisVolumeFault" -}}
+{{- $name := include "rollout.redisName" . -}}
+{{- if lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- $settings := .Values.redis.persistence -}}
+{{- $there := include "rollout.redisClaim" . | fromJson -}}
+{{- $has := ternary "a volume" "none" (not (empty $there)) -}}
+{{- $wants := ternary "none" "a volume" (eq (include "rollout.redisStorage" .) "memory") -}}
+{{- $differences := list -}}
+{{- if ne $has $wants -}}
+{{- $differences = append $differences (printf "%s is there, %s is wanted" $has $wants) -}}
+{{- else if $there -}}
+{{- $size := dig "resources" "requests" "storage" "" $there | toString -}}
+{{- $old := include "rollout.bytes" $size -}}
+{{- if and $old (ne $old (include "rollout.bytes" $settings.size)) -}}
+{{- $differences = append $differences (printf "size %s is there, %s is wanted" $size $settings.size) -}}
+{{- end -}}
+{{- $class := dig "storageClassName" "" $there -}}
+{{- if ne $class $settings.storageClass -}}
+{{- $differences = append $differences (printf "storageClass %q is there, %q is wanted" $class $settings.storageClass) -}}
+{{- end -}}
+{{- if ne (toJson (dig "accessModes" (list) $there)) (toJson $settings.accessModes) -}}
+{{- $differences = append $differences "other accessModes are there than are wanted" -}}
+{{- end -}}
+{{- end -}}
+{{- with $differences -}}
+{{- /* A pod is taken over by the new StatefulSet, but cannot be given a volume. */ -}}
+{{- $command := printf "kubectl --namespace %s delete statefulset %s%s" $.Release.Namespace $name (ternary "" " --cascade=orphan" (empty $there)) -}}
+{{- printf "redis.persistence: Kubernetes does not change the volume of a StatefulSet (%s). Set what is there, or take the StatefulSet away and upgrade again: %s" (join "; " .) $command -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

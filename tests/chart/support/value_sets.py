@@ -123,6 +123,41 @@ SETS: dict[str, dict[str, Any]] = {
         },
     },
     "long-name": {"fullnameOverride": "a" * 60},
+    "values-that-yaml-takes-for-numbers": {
+        "nameOverride": "5",
+        "fullnameOverride": "rl",
+        "commonLabels": {"build": 20240101, "is-new": True, "ratio": 1.5, "commit": "1e7"},
+        "commonAnnotations": {"ticket": 7},
+        "global": {"imagePullSecrets": ["3"]},
+        "operator": {
+            "image": {"tag": "1.10"},
+            "podAnnotations": {"prometheus.io/scrape": True, "prometheus.io/port": 8080},
+            "nodeSelector": {"gpu": True},
+            "serviceAccount": {"name": "77", "annotations": {"id": 5}},
+        },
+        "gateway": {
+            "tls": {"existingSecret": "99"},
+            "service": {"annotations": {"weight": 10}},
+            "podLabels": {"build": 8},
+            "serviceAccount": {"name": "78"},
+            "ingress": {
+                "enabled": True,
+                "className": "1",
+                "host": "1.2",
+                "tlsSecret": "7",
+                "annotations": {"proxy-body-size": 0, "ssl-redirect": True},
+            },
+        },
+        "redis": {
+            "auth": {"existingSecret": "123", "secretKey": "7"},
+            "persistence": {"storageClass": "1"},
+            "extraArgs": ["--tcp-keepalive", 1000000],
+            "jobSecrets": [{"namespace": "456", "name": "1", "keys": ["2"], "secret": "4"}],
+        },
+    },
+    "hosts": {"gateway": {"allowedHosts": ["RL.example"]}},
+    "another-port": {"gateway": {"service": {"port": 9090, "type": "LoadBalancer"}}},
+    "more-egress": {"networkPolicy": {"extraEgress": [{"ports": [{"port": 7000, "protocol": "TCP"}]}]}},
 }
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -155,5 +190,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "memory-that-cannot-be-read": (
         {"redis": {"resources": {"limits": {"memory": "1.5Gi"}}}},
         "redis.maxmemory",
+    ),
+    "release-that-no-service-can-be-called": ({"fullnameOverride": "4a"}, "fullnameOverride"),
+    "name-with-a-dot": ({"nameOverride": "a.b"}, "nameOverride"),
+    "label-of-the-chart's-own": (
+        {"commonLabels": {"app.kubernetes.io/part-of": "x"}},
+        "app.kubernetes.io/part-of",
+    ),
+    "label-that-selects": ({"redis": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "redis.podLabels"),
+    "tag-that-is-a-number": ({"operator": {"image": {"tag": 1.10}}}, "tag"),
+    "variable-that-is-a-number": ({"operator": {"env": [{"name": "A", "value": 1}]}}, "value"),
+    "toleration-that-is-a-truth-value": ({"redis": {"tolerations": [{"key": "a", "value": True}]}}, "value"),
+    "budget": ({"gateway": {"podDisruptionBudget": {"maxUnavailable": "half"}}}, "maxUnavailable"),
+    "autoscaling-upside-down": (
+        {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 7}}},
+        "gateway.autoscaling: minReplicas",
+    ),
+    "autoscaling-by-nothing": (
+        {"gateway": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}},
+        "gateway.resources.requests.cpu",
+    ),
+    "external-without-host": ({"redis": {"external": {"port": 6380}}}, "redis.external.host"),
+    "external-tls-without-host": ({"redis": {"external": {"tls": {"enabled": True}}}}, "redis.external.host"),
+    "authority-without-tls": (
+        {"redis": {"external": {"host": "a", "tls": {"caSecret": "ca"}}}},
+        "redis.external.tls.enabled",
+    ),
+    "user-that-breaks-the-address": ({"redis": {"external": {"host": "a", "username": "a:b"}}}, "username"),
+    "two-passwords": (
+        {"redis": {"auth": {"existingSecret": "a", "password": "p"}}},
+        "redis.auth: existingSecret",
     ),
 }

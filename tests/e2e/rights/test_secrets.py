@@ -124,7 +124,7 @@ def _metrics(platform: Any) -> Iterator[tuple[str, str]]:
         places = [
             (f"{full}-operator", stack.enter_context(home.forwarded(f"service/{full}-operator", 8080)), "/metrics"),
             (f"{full}-operator", stack.enter_context(home.forwarded(f"service/{full}-operator", 8080)), "/readyz"),
-            (f"{full}-gateway", stack.enter_context(home.forwarded(f"service/{full}-gateway", 9090)), "/metrics"),
+            (f"{full}-gateway", stack.enter_context(home.forwarded(f"service/{full}-gateway-metrics", 9090)), "/metrics"),
         ]  # fmt: skip
         (worker,) = platform.a.workers("steady")
         places.append((worker, stack.enter_context(platform.a.forwarded(f"pod/{worker}", 8081)), "/readyz"))
