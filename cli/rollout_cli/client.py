@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from rollout_cli.errors import GatewayError
+from rollout_contract.tokens import authorization
 
 TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 64 * 2**20
@@ -86,7 +87,7 @@ class Client:
             self.url + path, data=data, method=method, headers=dict(headers or {})
         )
         if self.token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+            request.add_unredirected_header("Authorization", authorization(self.token))
         try:
             answer: http.client.HTTPResponse = _opener(self.url).open(request, timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:

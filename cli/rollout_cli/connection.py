@@ -11,11 +11,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rollout_cli.client import Client
 from rollout_cli.errors import UsageError
 from rollout_cli.local.run_dir import DEFAULT_BASE, GatewayRecord, RunDir, newest_run, read_gateway
 from rollout_contract import podenv
+from rollout_contract.tokens import authorization
 
 URL = podenv.GATEWAY_URL
 NAMESPACE = "ROLLOUT_NAMESPACE"
@@ -74,6 +76,8 @@ def _url(
         if url:
             if not url.startswith(("http://", "https://")):
                 raise UsageError(f"{source} is {url!r}: write http://HOST:PORT or https://HOST")
+            if "@" in urlsplit(url).netloc:  # it is shown, and the gateway would not look at it
+                raise UsageError(f"{source} holds a user: write it without, and give a token")
             return url.rstrip("/"), source
     assert record is not None, "a run is looked for where nothing else names a gateway"
     return record.url, "run"
@@ -81,12 +85,21 @@ def _url(
 
 def _token(arguments: argparse.Namespace, environ: Mapping[str, str], run: RunDir | None) -> str | None:
     if arguments.token_file is not None:
-        return _read(arguments.token_file, "--token-file")
+        return _whole(_read(arguments.token_file, "--token-file"), "--token-file")
     if token := environ.get(podenv.TOKEN):
-        return token
+        return _whole(token, podenv.TOKEN)
     if run is not None and run.token_file.exists():
-        return _read(run.token_file, "the run's token")
+        return _whole(_read(run.token_file, "the run's token"), "the run's token")
     return None
+
+
+def _whole(token: str, source: str) -> str:
+    """The token, if a request can carry it."""
+    try:
+        authorization(token)
+    except ValueError as error:
+        raise UsageError(f"{source}: {error}") from error
+    return token.strip()
 
 
 def _namespace(
@@ -117,8 +130,12 @@ def _kubeconfig_namespace(environ: Mapping[str, str]) -> str | None:
             current = current or config.get("current-context")
             for context in config.get("contexts") or ():
                 contexts.setdefault(context["name"], (context.get("context") or {}).get("namespace"))
-        except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-            raise UsageError(f"the kubeconfig {path} cannot be read: {error}") from error
+        except yaml.YAMLError as error:  # whose own words quote the line, which may be a token's
+            mark = getattr(error, "problem_mark", None)
+            where = f" in line {mark.line + 1}" if mark else ""
+            raise UsageError(f"the kubeconfig {path} cannot be read: it is no YAML{where}") from None
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UsageError(f"the kubeconfig {path} cannot be read: it holds no list of contexts") from error
     return contexts.get(current) if current else None
 
 

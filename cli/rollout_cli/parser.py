@@ -105,7 +105,7 @@ def _add_remote(commands: _Commands) -> None:
         "--run-dir", type=Path, metavar="DIR", help="the run (default: the newest under ./runs)"
     )
     logs.add_argument(
-        "-n", "--lines", type=int, default=100, help="how many last lines; 0: all (default: %(default)s)"
+        "-n", "--lines", type=_count, default=100, help="how many last lines; 0: all (default: %(default)s)"
     )
     logs.set_defaults(command="rollout_cli.logs:command")
 
@@ -146,6 +146,13 @@ def _remote(commands: _Commands, name: str, words: str) -> argparse.ArgumentPars
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="a local run's directory")
     parser.set_defaults(command=f"rollout_cli.remote:{name}")
     return parser
+
+
+def _count(text: str) -> int:
+    """A whole number from 0 on."""
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
 
 
 class _ShowVersion(argparse.Action):

@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 from urllib.parse import quote, urlsplit
 
 from rollout_contract.errors import JobNotFound, StreamUnavailable
+from rollout_contract.tokens import authorization
 
 TOKEN: Final = "ROLLOUT_TOKEN"  # noqa: S105 - the name of a variable, not a secret
 MAX_ANSWER: Final = 64 * 1024
@@ -37,7 +38,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def stream_url(
     gateway: str, job: tuple[str, str], *, token: str | None, ca_file: str | None, timeout_s: float
 ) -> str:
-    """`redis[s]://[user@]host:port` of a job (namespace, name). ValueError, JobNotFound, StreamUnavailable."""
+    """`redis[s]://[user@]host:port` of a job (namespace, name). ValueError, JobNotFound, StreamUnavailable.
+
+    No error shows the token.
+    """
     if urlsplit(gateway).scheme not in ("http", "https") or not urlsplit(gateway).hostname:
         raise ValueError("a gateway's address is http[s]://host[:port]")
     namespace, name = (quote(part, safe="") for part in job)
@@ -45,7 +49,7 @@ def stream_url(
         f"{gateway.rstrip('/')}/v1/namespaces/{namespace}/rolloutjobs/{name}/stream"
     )
     if token:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
+        request.add_unredirected_header("Authorization", authorization(token))
     context = ssl.create_default_context(cafile=ca_file)
     opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -51,6 +52,20 @@ async def test_from_the_environment(
     }.items():
         monkeypatch.setenv(name, value)
     (await asyncio.to_thread(RolloutStream.from_gateway)).close()
+
+
+@pytest.mark.probe("P-54")
+@pytest.mark.parametrize("text", ["s3cr3t-probe-42\r\nX: y", "s3cr3t-probe-42\0", "s3cr3t-probe-42é", " "])
+async def test_a_token_that_no_header_can_hold_is_in_no_traceback(base_url: str, text: str) -> None:
+    with pytest.raises(ValueError, match="the token") as caught:
+        await connected(base_url, token=text, job=JOB, password="p")
+    assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_the_line_end_of_a_token_is_none_of_it(
+    base_url: str, token: str, job: RolloutJob, control: Control, redis_server: Any
+) -> None:
+    (await connected(base_url, token=f"{token}\n", job=JOB, password=redis_server.password)).close()
 
 
 @pytest.mark.probe("P-54")

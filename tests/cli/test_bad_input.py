@@ -201,7 +201,10 @@ def test_the_version_is_the_installed_one(ctl_here):
     assert ctl_here("--version").stdout == f"rolloutctl {version('rolloutjob')}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["nonsense"], ["validate"], ["seed", "a", "b"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["run"], ["nonsense"], ["validate"], ["seed", "a", "b"], ["logs", "-n", "-3"], ["logs", "-n", "x"]],
+)
 def test_a_wrong_command_line_says_how_to_call_it(command, ctl_here):
     done = ctl_here(*command)
 

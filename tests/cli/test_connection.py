@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import traceback
 
 import pytest
 
@@ -122,6 +123,7 @@ def test_a_token_is_never_shown(here, capsys):
     [
         pytest.param({"token_file": "nowhere"}, "--token-file", id="token file"),
         pytest.param({"url": "ftp://x"}, "--url is 'ftp://x'", id="scheme"),
+        pytest.param({"url": "http://me:s3cr3t@x"}, "--url holds a user", id="a user in the URL"),
     ],
 )
 def test_a_source_that_cannot_be_read_is_an_error(here, given, message):
@@ -129,8 +131,45 @@ def test_a_source_that_cannot_be_read_is_an_error(here, given, message):
     if "token_file" in given:
         given = {"token_file": here / given["token_file"]}
 
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as caught:
         connect(flags(**given), {})
+    assert "s3cr3t" not in str(caught.value)
+
+
+SECRET = "s3cr3t-probe-42"
+
+
+@pytest.mark.probe("P-54")
+@pytest.mark.parametrize(
+    "text", [f"{SECRET}\r\nX: y", f"{SECRET}\0", f"{SECRET}é", f"{SECRET}\n{SECRET}", " \n"]
+)
+@pytest.mark.parametrize("source", ["ROLLOUT_TOKEN", "--token-file"])
+def test_a_token_that_no_header_can_hold_is_refused_without_it(here, capsys, text, source):
+    """The HTTP client's own error quotes it."""
+    (here / "t").write_text(text, newline="")
+    is_file = source == "--token-file"
+    with pytest.raises(UsageError, match=source) as caught:
+        connect(
+            flags(url="http://x", token_file=here / "t" if is_file else None),
+            {} if is_file else {source: text},
+        )
+    assert SECRET not in "".join(traceback.format_exception(caught.value)) + capsys.readouterr().err
+
+
+def test_the_line_end_of_a_token_is_none_of_it(here):
+    assert connect(flags(url="http://x"), {"ROLLOUT_TOKEN": "abc\r\n"}).client.token == "abc"
+
+
+@pytest.mark.probe("P-54")
+@pytest.mark.parametrize(
+    "text", ["users: [{token: %s: x}]", "a: b: %s", "contexts: [%s", "contexts: %s", "- %s"]
+)
+def test_a_broken_kubeconfig_is_not_quoted(here, text):
+    """It holds tokens."""
+    (here / "config").write_text(text % SECRET)
+    with pytest.raises(UsageError, match="kubeconfig") as caught:
+        connect(flags(url="http://x"), {"KUBECONFIG": str(here / "config")})
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_broken_kubeconfig_is_an_error(here):
