@@ -77,12 +77,16 @@ class ClusterError(RolloutError, RuntimeError):
 class PodRefused(ClusterError):
     """The cluster does not take a pod: a quota, an admission rule, a field that it does not know.
 
-    `reason` is what the condition says: PodRejected, QuotaExceeded, SecretMissing, CreateFailed.
+    `reason` is what the condition says: PodRejected, QuotaExceeded, SecretMissing, CreateFailed. `lacks_room`: a quota has
+    no room for it now, and could have some once other pods are gone.
     """
 
-    def __init__(self, message: str, *, reason: Reason = Reason.CREATE_FAILED) -> None:
+    def __init__(
+        self, message: str, *, reason: Reason = Reason.CREATE_FAILED, lacks_room: bool = False
+    ) -> None:
         super().__init__(message)
         self.reason = reason
+        self.lacks_room = lacks_room
 
 
 class TryLater(ClusterError):

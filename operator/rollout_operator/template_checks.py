@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from rollout_contract.status import Reason
 from rollout_operator.cluster import PodRefused
 
 TAKEN_FOR_S = 600.0
@@ -70,5 +69,5 @@ class TemplateChecks:
             await cluster.check_pod(manifest)
         except PodRefused as error:
             # Whether a quota has room says nothing of the template: what is taken down for it makes room.
-            return None if error.reason is Reason.QUOTA_EXCEEDED else error
+            return None if error.lacks_room else error
         return None

@@ -263,14 +263,18 @@ async def test_a_template_that_is_refused_takes_nothing_down():
     assert world.conditions["Accepted"] == ("True", "SpecValid")
 
 
-async def test_a_quota_without_room_does_not_stop_a_roll():
+@pytest.mark.probe("P-41")
+@pytest.mark.parametrize(("lacks_room", "attempt"), [(True, 1), (False, 0)], ids=["no room now", "never"])
+async def test_a_quota_stops_a_roll_only_where_taking_workers_down_makes_no_room(lacks_room, attempt):
     world = World(replicas=2)
     await world.settle()
-    world.cluster.fail = refusing("check", PodRefused("exceeded quota", reason=Reason.QUOTA_EXCEEDED))
+    refusal = PodRefused("exceeded quota", reason=Reason.QUOTA_EXCEEDED, lacks_room=lacks_room)
+    world.cluster.fail = refusing("check", refusal)
     template = {"spec": {"containers": [{"name": "worker", "image": "new"}]}}
     world.cluster.edit(workerGroups=[{"name": "default", "elastic": True, "template": template}])
     await world.settle(20)
-    assert world.pods == [f"a-default-{i}-1" for i in range(2)]
+    assert world.pods == [f"a-default-{i}-{attempt}" for i in range(2)]
+    assert world.conditions["WorkersReady"] == ("True", "AllReady")
 
 
 async def test_a_job_of_which_one_group_cannot_run_starts_nothing():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rollout_contract import podenv
 from rollout_contract.errors import (
     EntrypointError,
     EnvError,
@@ -17,6 +19,7 @@ from rollout_contract.errors import (
     WriterFenced,
 )
 from rollout_contract.exits import ExitCode
+from rollout_worker import main as program
 from rollout_worker.last_words import MAX_BYTES, exit_code_of, leave, text_of
 
 
@@ -74,3 +77,18 @@ def test_a_path_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
     leave(None, "text")
     leave(str(tmp_path / "log"), "text")
     assert (tmp_path / "log").read_text() == "text"
+
+
+@pytest.mark.probe("P-41")
+def test_arguments_that_would_do_nothing_are_refused(monkeypatch, tmp_path: Path):
+    document = SimpleNamespace(worker="cpu-0")
+    monkeypatch.setattr(program, "_set_up_logs", lambda *_: None)
+    monkeypatch.setattr(program.podenv, "from_env", lambda _: document)
+    monkeypatch.setenv(podenv.TERMINATION_LOG, str(tmp_path / "words"))
+
+    assert program.main(["--fast", "--token=s3cr3t"]) == ExitCode.CONFIGURATION
+
+    words = (tmp_path / "words").read_text()
+    assert words.startswith("ConfigurationError: the worker takes no arguments, 2 came")
+    assert "Remove args" in words.splitlines()[0]
+    assert "s3cr3t" not in words

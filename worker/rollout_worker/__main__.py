@@ -17,7 +17,7 @@ def start() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(DRAINED))
     from rollout_worker.main import main
 
-    return main()
+    return main(sys.argv[1:])
 
 
 if __name__ == "__main__":

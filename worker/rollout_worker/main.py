@@ -11,13 +11,13 @@ import logging
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from rollout_contract import podenv
 from rollout_contract.environ import EnvironReader
-from rollout_contract.errors import SpecError
+from rollout_contract.errors import ConfigurationError, SpecError
 from rollout_contract.exits import ExitCode
 from rollout_contract.logs import set_up_logs
 from rollout_contract.podenv import WorkerDocument
@@ -39,8 +39,8 @@ _SILENT_EXTRA_S = 60.0
 _DEFAULT_LOG = "/dev/termination-log"
 
 
-def main() -> int:
-    """Run the worker of this process' environment; its exit code (see `exits`)."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run the worker of this process' environment; its exit code (see `exits`). Takes no arguments, and says so."""
     faulthandler.enable()
     words_path = os.environ.get(
         podenv.TERMINATION_LOG, _DEFAULT_LOG if os.path.exists(_DEFAULT_LOG) else None
@@ -51,6 +51,11 @@ def main() -> int:
         _set_up_logs(os.environ)
         document = podenv.from_env(os.environ)
         name = str(document.worker)
+        if arguments:
+            raise ConfigurationError(
+                f"the worker takes no arguments, {len(arguments)} came: all it needs is in the job's spec. "
+                "Remove args from the container of the template"
+            )
         _set_up_logs(os.environ, document)
         log.info("%s", start_words(document))
         return _run(document, os.environ)

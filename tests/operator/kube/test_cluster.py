@@ -24,6 +24,7 @@ from rollout_operator.kube.api_errors import Patience
 from rollout_operator.kube.cluster import KubernetesCluster
 from rollout_operator.kube.events import BURST, EventRecorder
 from rollout_operator.kube.gate import Gate, WritesHeld
+from rollout_operator.kube.refusals import is_room_lacking
 
 KEY = JobKey("rl", "a")
 
@@ -141,6 +142,7 @@ async def test_nothing_is_checked_while_nothing_may_be_written(server, cluster, 
         pytest.param(
             403, "unable to create: namespace is being terminated", Reason.CREATE_FAILED, id="ending"
         ),
+        pytest.param(403, "status unknown for quota: q", Reason.CREATE_FAILED, id="a new quota"),
         pytest.param(422, "Pod is invalid: spec.x", Reason.POD_REJECTED, id="invalid"),
         pytest.param(400, 'strict decoding error: unknown field "spec.x"', Reason.POD_REJECTED, id="unknown"),
         pytest.param(500, "failed calling webhook w: refused", Reason.CREATE_FAILED, id="webhook"),
@@ -154,6 +156,27 @@ async def test_a_pod_that_is_refused(server, cluster, job, status, text, reason)
 
     assert (raised.value.reason, str(raised.value)) == (reason, text)
     assert server.count("POST", "/pods") == 1
+
+
+QUOTA = 'pods "p" is forbidden: exceeded quota: q, requested: '
+
+
+@pytest.mark.probe("P-41")
+@pytest.mark.parametrize(
+    ("text", "lacking"),
+    [
+        pytest.param(f"{QUOTA}pods=1, used: pods=9, limited: pods=9", True, id="used up"),
+        pytest.param(f"{QUOTA}pods=1, used: pods=0, limited: pods=0", False, id="none allowed"),
+        pytest.param(
+            f"{QUOTA}cpu=500m,memory=8Gi, used: cpu=0,memory=0, limited: cpu=4,memory=4Gi", False, id="more than all"
+        ),
+        pytest.param(f"{QUOTA}cpu=500m,memory=4Gi, used: cpu=0,memory=1, limited: cpu=1,memory=4Gi", True, id="as much"),
+        pytest.param("failed quota: q: must specify limits.cpu for: worker", False, id="no need stated"),
+        pytest.param("exceeded quota: q", True, id="no numbers"),
+    ],
+)  # fmt: skip
+def test_whether_other_pods_use_what_a_quota_lacks(text, lacking):
+    assert is_room_lacking(text) is lacking
 
 
 @pytest.mark.parametrize(
