@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Path, Request
+from fastapi.dependencies.models import Dependant
 
 from rollout_api.auth import Auth
-from rollout_api.errors import Kind, Problem, too_many, unavailable
+from rollout_api.errors import FaultBody, Kind, Problem, too_many, unavailable
 from rollout_api.feeds import Feeds
 from rollout_api.identity import Action, Identity
 from rollout_api.live import Away, LiveCache, Look
 from rollout_api.metrics import Metrics
+from rollout_api.middleware import SAFE_METHODS
 from rollout_api.reach import Servers
 from rollout_api.readiness import Readiness
 from rollout_api.settings import ApiSettings
@@ -142,6 +144,28 @@ JobName = Annotated[
 ]
 
 
+def _parameters_of(dependant: Dependant) -> list[str]:
+    """Names of the query's parameters that a route and what it depends on know."""
+    own = [field.alias for field in dependant.query_params]
+    return own + [name for child in dependant.dependencies for name in _parameters_of(child)]
+
+
+def check_query(request: Request) -> None:
+    """Problem where a call that changes something has a parameter that its route does not know: a misspelt `dryRun`."""
+    if request.method in SAFE_METHODS or not request.query_params:
+        return
+    known = _parameters_of(request.scope["route"].dependant)
+    unknown = [key for key in request.query_params if key not in known]
+    if unknown:
+        takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        faults = [
+            FaultBody(path=f"query.{key[:80]}", message=f"no parameter of this call: {takes}")
+            for key in unknown
+        ]
+        text = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:5])
+        raise Problem(Kind.INVALID, f"{text}. Nothing was changed.", faults=faults)
+
+
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """A dependency of every route but the public ones: the caller may do this, in the namespace and to the
@@ -155,6 +179,7 @@ class Allowed:
         path = request.path_params
         action = Action(self.verb, self.resource, path.get("namespace", ""), path.get("name", ""))
         await gateway.require(identity, action)
+        check_query(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +188,7 @@ class ChecksItself(Allowed):
 
     async def __call__(self, request: Request, gateway: TheGateway, identity: TheIdentity) -> None:
         """Only that there is an identity."""
+        check_query(request)
 
 
 async def _store(gateway: TheGateway, identity: TheIdentity) -> JobStore:

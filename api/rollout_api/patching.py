@@ -16,6 +16,9 @@ from rollout_contract.errors import Fault
 from rollout_contract.json_check import DocumentTooLarge, json_faults
 from rollout_contract.spec import RolloutJob, faults_of_update, parse_manifest
 
+PATCHED: Final = frozenset({"labels", "annotations", "resourceVersion"})
+NAMED: Final = frozenset({"name", "namespace", "uid"})
+"""Of the metadata: may stand in a patch, and must be the job's own."""
 MAX_TRIES: Final = 5
 """A patch that names no resource version is tried again this often when the job changes under it."""
 
@@ -30,6 +33,12 @@ def check_patch(patch: Mapping[str, Any]) -> None:
         faults.append(Fault("status", None, "is written by the operator alone: leave it out"))
     if "metadata" in patch and not isinstance(patch["metadata"], dict):
         faults.append(Fault("metadata", patch["metadata"], "must be a mapping"))
+    else:  # an owner that is not there would have the cluster delete the job
+        faults += [
+            Fault(f"metadata.{key}", value, "is not patched here: a patch is of spec, labels and annotations")
+            for key, value in patch.get("metadata", {}).items()
+            if key not in PATCHED | NAMED
+        ]
     if faults:
         raise spec_problem(faults)
 

@@ -284,6 +284,61 @@ async def test_suspend_and_resume(client: httpx2.AsyncClient, path: str) -> None
     assert (await client.post(path + "/resume")).json()["spec"]["suspend"] is False
 
 
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}]},
+        {"ownerReferences": None},
+        {"finalizers": ["x.y/z"]},
+        {"finalizers": None},
+        {"generation": 99},
+        {"creationTimestamp": None},
+        {"deletionTimestamp": "2020-01-01T00:00:00Z"},
+        {"managedFields": []},
+        {"generateName": "x"},
+        {"lables": {"a": "b"}},
+    ],
+    ids=lambda metadata: next(iter(metadata)),
+)
+async def test_a_patch_of_other_metadata_is_refused(
+    client: httpx2.AsyncClient, path: str, metadata: dict[str, Any]
+) -> None:
+    """A cluster deletes what has an owner that is not there."""
+    before = (await client.get(path)).json()
+    patch = {"metadata": metadata, "spec": {"replicas": 3}}
+    answer = await client.patch(path, json=patch)
+    assert answer.status_code == 422
+    assert [f["path"] for f in answer.json()["errors"]] == [f"metadata.{key}" for key in metadata]
+    assert (await client.get(path)).json() == before
+
+
+@pytest.mark.parametrize(
+    ("method", "end", "query"),
+    [
+        ("DELETE", "", "dryRun=All"),
+        ("DELETE", "", "dry_run=All"),
+        ("PATCH", "", "dryrun=All"),
+        ("PATCH", "", "dryRun=All&force=true"),
+        ("POST", "/suspend", "dryRun=All"),
+        ("POST", "/complete", "dryRun=All"),
+        ("PUT", "/seed", "dryRun=All"),
+        ("PUT", "/weights", "dryRun=All"),
+    ],
+)
+async def test_a_parameter_that_a_changing_call_does_not_know(
+    client: httpx2.AsyncClient, path: str, control: Control, method: str, end: str, query: str
+) -> None:
+    """Whoever wrote it believes that nothing happens."""
+    before = (await client.get(path)).json()
+    body = {"seed": 5} if end == "/seed" else {"spec": {"replicas": 3}}
+    answer = await client.request(method, f"{path}{end}?{query}", json=body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["path"].startswith("query.")
+    assert (await client.get(path)).json() == before
+    assert (await control.seed()).epoch == 0
+    assert not (await control.read_control()).ended
+
+
 async def test_delete(client: httpx2.AsyncClient, path: str) -> None:
     answer = await client.delete(path)
     assert answer.status_code == 200
