@@ -183,10 +183,10 @@ GROUPS = (
     ),
     CelRule(
         at=_GROUP,
-        rule=f"""self.device != 'Cuda' || ({_HAS_CONTAINERS} && {_CONTAINERS}.exists(c, {_LIMITS}
+        rule=f"""self.device != 'Cuda' || ({_HAS_CONTAINERS} && {_CONTAINERS}.exists(c, ({_WORKER}) && {_LIMITS}
             && c.resources.limits.exists(k, k.matches('^({GPU_RESOURCE})$')
             && quantity(string(c.resources.limits[k])).compareTo(quantity('0')) > 0)))""",
-        message="Cuda needs a GPU limit in the template, such as resources: {limits: {nvidia.com/gpu: 1}}: "
+        message="Cuda needs a GPU limit of the worker's container, such as resources: {limits: {nvidia.com/gpu: 1}}: "
         "add it, or use Auto, which follows the template",
         field="device",
     ),

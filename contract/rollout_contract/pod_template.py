@@ -100,8 +100,7 @@ def limits_of(container: Container | None) -> dict[str, str | int]:
 
 
 def gpu_limits(template: PodTemplate | None) -> Iterator[str]:
-    """Names of the GPU resources that the template's containers may use, such as `nvidia.com/gpu`."""
-    for container in containers_of(template):
-        for resource, quantity in limits_of(container).items():
-            if _GPU.fullmatch(resource) and quantities.parse(quantity) > 0:
-                yield resource
+    """Names of the GPU resources that the worker may use, such as `nvidia.com/gpu`: a container sees its own only."""
+    for resource, quantity in limits_of(worker_container(template)).items():
+        if _GPU.fullmatch(resource) and quantities.parse(quantity) > 0:
+            yield resource

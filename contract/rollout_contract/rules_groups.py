@@ -70,7 +70,7 @@ def cuda_has_a_gpu(group: WorkerGroup, path: str) -> Iterator[Fault]:
         yield Fault(
             f"{path}.device",
             group.device.value,
-            "Cuda needs a GPU limit in the template, such as resources: {limits: {nvidia.com/gpu: 1}}. "
+            "Cuda needs a GPU limit of the worker's container, such as resources: {limits: {nvidia.com/gpu: 1}}. "
             "Add it, or use Auto, which follows the template.",
         )
 

@@ -13,9 +13,9 @@ from typing import Any
 from rollout_contract import names, podenv, quantities
 from rollout_contract.environ import LOG_FORMAT, LOG_LEVEL
 from rollout_contract.names import JobRef
-from rollout_contract.pod_template import gpu_limits, worker_container
+from rollout_contract.pod_template import worker_container
 from rollout_contract.podenv import StreamAddress, WorkerDocument
-from rollout_contract.spec import Device, KeyRef, RolloutJob, WorkerGroup, groups_of
+from rollout_contract.spec import Device, KeyRef, RolloutJob, WorkerGroup, device_of, groups_of
 from rollout_operator import shares
 from rollout_operator.decisions import Create
 from rollout_operator.pods import ANNOTATION_SLOT_FAILURES, ANNOTATION_STREAK, worker_container_name
@@ -83,13 +83,6 @@ def worker_document(
         code_dirs=(*own_code, *settings.code_dirs),
         grace_seconds=grace_s,
     )
-
-
-def device_of(group: WorkerGroup) -> Device:
-    """Where the policy runs: what is written, or what the template's GPU limits say."""
-    if group.device is not Device.AUTO:
-        return group.device
-    return Device.CUDA if any(gpu_limits(group.template)) else Device.CPU
 
 
 def processes_of(written: int | None, num_envs: int, group: WorkerGroup, settings: OperatorSettings) -> int:

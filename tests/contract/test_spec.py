@@ -25,6 +25,7 @@ from rollout_contract.spec import (
 from rollout_contract.unbuilt import TABLE
 
 GPU_TEMPLATE = {"spec": {"containers": [{"name": "w", "resources": {"limits": {"amd.com/gpu": "1"}}}]}}
+GPU_BESIDE = {"spec": {"containers": [{"name": "worker"}, *GPU_TEMPLATE["spec"]["containers"]]}}
 
 
 def test_every_default_can_be_seen(job_with):
@@ -435,6 +436,7 @@ def test_high_watermark(changes, frames, job_with):
     [
         pytest.param({}, Device.CPU, id="no template"),
         pytest.param({"template": GPU_TEMPLATE}, Device.CUDA, id="a GPU limit"),
+        pytest.param({"template": GPU_BESIDE}, Device.CPU, id="a GPU of another container"),
         pytest.param({"template": GPU_TEMPLATE, "device": "Cpu"}, Device.CPU, id="a GPU that is not wanted"),
         pytest.param({"template": GPU_TEMPLATE, "device": "Cuda"}, Device.CUDA, id="stated twice"),
     ],

@@ -234,6 +234,26 @@ ROWS = [
         id="a slice of a GPU is one, none is not",
     ),
     pytest.param(
+        {
+            "spec.workerGroups": group(
+                device="Cuda",
+                template=containers(
+                    {"name": "side"}, {"name": "worker", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+                ),
+            )
+        },
+        {
+            "spec.workerGroups": group(
+                device="Cuda",
+                template=containers(
+                    {"name": "worker"}, {"name": "side", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+                ),
+            )
+        },
+        {"spec.workerGroups[0].device": "Cuda needs a GPU limit of the worker's container"},
+        id="the GPU of another container is no use",
+    ),
+    pytest.param(
         {"spec.workerGroups": group(template={"spec": {"restartPolicy": "Never"}})},
         {"spec.workerGroups": group(template={"spec": {"restartPolicy": "OnFailure"}})},
         {"spec.workerGroups[0].template.spec.restartPolicy": '"OnFailure" is not possible'},

@@ -59,6 +59,8 @@ def groups(*found: dict[str, Any]) -> Patch:
 
 
 STRICT = {"determinism": "Strict"}
+SIDE = {"name": "side"}
+ON_GPU = {"name": "worker", "resources": {"limits": {"nvidia.com/gpu": 1}}}
 RATE = {"type": "SampleToInsert", "samplesPerInsert": "1.1", "errorBufferFrames": 11}
 
 NAMES = [
@@ -122,6 +124,8 @@ RULES: list[tuple[str, Patch, Patch]] = [
      groups({"device": "Cuda"})),
     ("spec.workerGroups[0].device", groups({"device": "Cuda", **worker(**limits(**{"nvidia.com/mig-1g.5gb": "1"}))}),
      groups({"device": "Cuda", **worker(**limits(**{"nvidia.com/gpu": "0"}))})),
+    ("spec.workerGroups[0].device", groups({"device": "Cuda", "template": {"spec": {"containers": [SIDE, ON_GPU]}}}),
+     groups({"device": "Cuda", "template": {"spec": {"containers": [{"name": "worker"}, {**ON_GPU, "name": "s"}]}}})),
     ("spec.workerGroups[0].device", groups({"device": "Cpu"}),
      groups({"device": "Cuda", **worker(**limits(memory="1Gi", cpu=2))})),
     ("spec.workerGroups[0].template.spec.restartPolicy",
