@@ -72,8 +72,8 @@ def media_type_of(request: Request) -> tuple[str, str]:
 
 def _parser_of(request: Request, parsers: Mapping[str, Parser]) -> Parser | None:
     media_type, charset = media_type_of(request)
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    is_text = charset in ("", "utf-8", "utf8", "us-ascii") and encoding == "identity"
+    encoding = request.headers.get("content-encoding", "").lower()
+    is_text = charset in ("", "utf-8", "utf8", "us-ascii") and encoding in ("", "identity")
     if is_text and (not media_type or media_type in parsers):
         return parsers.get(media_type)
     said = ", ".join(part for part in (media_type[:80], charset[:80], encoding[:80]) if part)
