@@ -160,3 +160,12 @@ def from_env(environ: Mapping[str, str]) -> WorkerDocument:
             for e in error.errors(include_input=False)
         ]
         raise SpecError(faults) from error
+
+
+def redis_password(environ: Mapping[str, str]) -> str | None:
+    """The password of the stream's server; None without one.
+
+    Without white space around it, as operator and gateway read it from a file: a Secret that was made from a file often ends
+    with a line's end.
+    """
+    return environ.get(REDIS_PASSWORD, "").strip() or None

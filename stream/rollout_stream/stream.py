@@ -181,7 +181,7 @@ def _settings_of(
         raise ValueError(
             f"which stream? Give url and job (`<namespace>/<name>`), or set {podenv.STREAM_URL} and {podenv.JOB}"
         )
-    address = ServerAddress.of(url, password=password or environ.get(podenv.REDIS_PASSWORD), ca_file=ca_file)
+    address = ServerAddress.of(url, password=password or podenv.redis_password(environ), ca_file=ca_file)
     return address, _name_of(job)
 
 

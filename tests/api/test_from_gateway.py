@@ -48,7 +48,7 @@ async def test_from_the_environment(
         "ROLLOUT_GATEWAY_URL": base_url,
         "ROLLOUT_TOKEN": token,
         "ROLLOUT_JOB": JOB,
-        "ROLLOUT_REDIS_PASSWORD": redis_server.password,
+        "ROLLOUT_REDIS_PASSWORD": f"{redis_server.password}\n",  # as from a Secret that was made from a file
     }.items():
         monkeypatch.setenv(name, value)
     (await asyncio.to_thread(RolloutStream.from_gateway)).close()

@@ -129,7 +129,7 @@ class TestServer:
         )
         environ = {
             **os.environ,
-            "REDIS_PASSWORD": "s3cr3t probe-42",
+            "REDIS_PASSWORD": "s3cr3t probe-42\n",  # as in a Secret that was made from a file
             "REDIS_RUN_DIR": str(tmp_path),
             "REDIS_DATA_DIR": str(tmp_path),
             "REDIS_PORT": str(port),

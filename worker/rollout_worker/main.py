@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     words_path = os.environ.get(
         podenv.TERMINATION_LOG, _DEFAULT_LOG if os.path.exists(_DEFAULT_LOG) else None
     )
-    secrets = (os.environ.get(podenv.REDIS_PASSWORD, ""),)
+    secrets = (podenv.redis_password(os.environ) or "",)
     name = "?"
     try:
         _set_up_logs(os.environ)
@@ -132,7 +132,7 @@ def _work(
         redis.url,
         job=document.job,
         worker=document.worker,
-        password=environ.get(podenv.REDIS_PASSWORD),
+        password=podenv.redis_password(environ),
         ca_file=redis.ca_file,
         stop=stop,
     )
