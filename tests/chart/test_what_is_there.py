@@ -1,4 +1,4 @@
-"""Upgrades and the server's volume: what Kubernetes would refuse half-way is refused before anything is written.
+"""What is on the cluster already: what Kubernetes would refuse half-way is refused before anything is written.
 
 The server is there as its StatefulSet without pods, so nothing runs.
 """
@@ -98,3 +98,12 @@ def test_a_server_in_memory_gets_no_volume_by_an_upgrade(space: Commands) -> Non
     said = refusal(space, volumeOwner="Group")
     assert "none is there, a volume is wanted" in said
     assert "orphan" not in said, "a pod that is there cannot be given a volume"
+
+
+def test_a_namespace_that_is_not_there(space: Commands) -> None:
+    for values in (
+        {"watch": {"namespaces": [space.namespace, "team-nowhere"]}},
+        {"redis": {"auth": {"secretNamespaces": ["team-nowhere"]}}},
+    ):
+        with pytest.raises(installed.Refused, match="create team-nowhere first"):
+            space.helm("template", "rl", CHART, "--dry-run=server", values=values)
