@@ -34,6 +34,16 @@ PROBES: Final = frozenset({"/healthz", "/readyz"})
 SESSION_COOKIE: Final = "rollout_session"
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
+SINGLE: Final = (
+    "content-type",
+    "content-encoding",
+    "if-match",
+    "idempotency-key",
+    "content-digest",
+    "x-checksum-sha256",
+)
+"""Headers that decide what becomes of a request's body: of two, one would be left out in silence."""
+
 HEADERS: Final[Mapping[str, str]] = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -237,6 +247,11 @@ class _Bounded:
 
     def problem_at_start(self) -> Problem | None:
         """What can be refused before a byte of the body is read."""
+        for name in SINGLE:
+            if len(self._headers.getlist(name)) > 1:
+                return Problem(
+                    Kind.MALFORMED, f"The header {name} stands more than once: which one is meant?"
+                )
         text = self._headers.get("content-length", "0")
         if not (text.isascii() and text.isdecimal()):
             return Problem(Kind.MALFORMED, "Content-Length is no whole number.")

@@ -294,6 +294,32 @@ async def test_headers_that_cannot_be_meant(
     assert await newest(client, path) == 0
 
 
+@pytest.mark.probe("P-53")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("if-match", '"0"'), ("if-match", '"7"')],
+        [("if-match", '"7"'), ("if-match", '"0"')],
+        [("idempotency-key", "a"), ("idempotency-key", "b")],
+        [("x-checksum-sha256", "0" * 64), ("x-checksum-sha256", "1" * 64)],
+        [("content-type", "application/octet-stream"), ("content-type", "application/x-pickle")],
+        [("content-encoding", "identity"), ("content-encoding", "gzip")],
+    ],
+    ids=lambda headers: headers[0][0],
+)
+async def test_of_two_headers_none_is_left_out_in_silence(
+    client: httpx2.AsyncClient,
+    path: str,
+    declared: Control,
+    make_weights: Any,
+    headers: list[tuple[str, str]],
+) -> None:
+    answer = await client.put(path + "/weights", content=make_weights(), headers=headers)
+    assert answer.status_code == 400, answer.text
+    assert f"The header {headers[0][0]} stands more than once" in answer.json()["detail"]
+    assert await newest(client, path) == 0
+
+
 async def test_curls_default_type_is_no_type(
     client: httpx2.AsyncClient, path: str, declared: Control, make_weights: Any
 ) -> None:
