@@ -98,15 +98,23 @@ def header_size(head: bytes | bytearray | memoryview) -> int | None:
     return _LENGTH.size + int(length)
 
 
+_MOST_MARKS: Final = {b"{": MAX_TENSORS + 2, b"[": 2 * MAX_TENSORS, b'"': 12 * MAX_TENSORS}
+"""Counted before anything is made of a header: a heap of empty lists takes twenty times its bytes as objects."""
+
+
 def parse_header(head: bytes | bytearray | memoryview) -> WeightsHeader:
     """The header, from at least its own bytes. WeightsRejected with every problem of its structure."""
     size = header_size(head)
     if size is None or len(head) < size:
         raise WeightsRejected([f"{_NOT}: it ends after {len(head)} bytes, inside of its header"])
+    text = bytes(head[_LENGTH.size : size])
+    for mark, most in _MOST_MARKS.items():
+        if text.count(mark) > most:
+            raise WeightsRejected(
+                [f"{_NOT}: its header has more {mark.decode()} than {MAX_TENSORS} tensors need"]
+            )
     try:
-        document = json.loads(
-            bytes(head[_LENGTH.size : size]).decode("utf-8"), object_pairs_hook=without_repeats
-        )
+        document = json.loads(text.decode("utf-8"), object_pairs_hook=without_repeats)
     except RepeatedKey as error:
         raise WeightsRejected([f"the header: {error}, so it does not say which one counts"]) from error
     except (ValueError, RecursionError) as error:

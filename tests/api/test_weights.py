@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,8 +18,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from rollout_contract.errors import WeightsRejected
 from rollout_contract.spec import RolloutJob
 from rollout_stream.aio import AsyncSession, Control, Weights
+from rollout_stream.safetensors import parse_header
 
 
 def sha256(data: bytes) -> str:
@@ -244,6 +247,20 @@ async def test_what_is_no_safetensors_file_is_refused(
 
 def content_digest(data: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b'"",', b"1,"])
+def test_a_header_takes_no_more_memory_than_it_has_bytes(piece: bytes) -> None:
+    """A few times as much at most, whatever it is full of: the gateway has half a gigabyte for everybody."""
+    size = 3 * 2**20
+    data = broken(b'{"a":[' + piece * (size // len(piece)) + b"0]}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(WeightsRejected):
+            parse_header(data)
+        assert tracemalloc.get_traced_memory()[1] < 8 * size
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("header", ["content-digest", "x-checksum-sha256"])
