@@ -82,6 +82,7 @@ def policy_against(image, namespace):
         pytest.param({"priorityClassName": "none-such"}, "none-such", id="a priority that is not there"),
         pytest.param({"nodeSelektor": {"a": "b"}}, "nodeSelektor", id="a field that is not known"),
         pytest.param({"dnsPolicy": "Sometimes"}, "Sometimes", id="a value that is not allowed"),
+        pytest.param({"volumes": {"name": "a"}}, "volumes", id="a field of another shape"),
     ],
 )
 def test_a_roll_to_what_no_pod_can_be_made_from(kube, change, words):
@@ -161,13 +162,13 @@ def test_a_webhook_that_does_not_answer(kube, cluster_wide):
 
 
 def test_nothing_starts_while_one_group_cannot(kube):
-    broken = {**group(serviceAccountName="nobody"), "name": "b", "elastic": False, "replicas": 1}
+    broken = {**group(serviceAccountName="later"), "name": "b", "elastic": False, "replicas": 1}
     kube.apply(job("whole", replicas=2, workerGroups=[group(), broken]))
-    assert "nobody" in kube.wait_condition("whole", "Accepted", "False", "PodRejected")
+    assert "later" in kube.wait_condition("whole", "Accepted", "False", "PodRejected")
     time.sleep(2)
     assert not kube.pods("whole")
 
-    kube.run("create", "serviceaccount", "nobody")
+    kube.run("create", "serviceaccount", "later")
     kube.wait_ready("whole", 3, within=60)
 
 
