@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -330,6 +331,27 @@ class TestSecrets:
         for document in helm.template({"redis": {"auth": {"password": password}}}):
             if document["kind"] != "Secret":
                 assert password not in json.dumps(document)
+
+    @pytest.mark.probe("P-54")
+    def test_a_new_password_restarts_everybody_and_cannot_be_guessed_from_what_pods_say(
+        self, helm: Any
+    ) -> None:
+        """A plain hash could be compared with those of all likely passwords in no time."""
+
+        def marks(password: str) -> set[str]:
+            pods = [
+                d["spec"]["template"]
+                for d in helm.template({"redis": {"auth": {"password": password}}})
+                if d["kind"] in ("Deployment", "StatefulSet")
+            ]
+            assert len(pods) == 3
+            return {pod["metadata"]["annotations"]["rolloutjob.dev/auth-check"] for pod in pods}
+
+        (mark,) = marks("summer26")
+        assert marks("summer26") == {mark}
+        assert marks("summer27") != {mark}
+        for name in hashlib.algorithms_guaranteed - {"shake_128", "shake_256"}:
+            assert not hashlib.new(name, b"summer26").hexdigest().startswith(mark)
 
     def test_a_password_from_a_file_has_no_line_end(self, helm: Any) -> None:
         """As `--set-file` brings it."""
