@@ -185,19 +185,8 @@ memory
 {{- end -}}
 {{- end -}}
 
-{{/* JSON: what the server that is there already asks of its volume; empty without a server, or a volume. */}}
-{{- define "rollout.redisClaim" -}}
-{{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "rollout.redisName" .) -}}
-{{- range dig "spec" "volumeClaimTemplates" (list) (default (dict) $found) | default list -}}
-{{- .spec | toJson -}}
-{{- else -}}
-{}
-{{- end -}}
-{{- end -}}
-
 {{/* Three quarters of the memory limit, in bytes. */}}
 {{- define "rollout.redisMaxmemory" -}}
-{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 -}}
 {{- if .Values.redis.maxmemory -}}
 {{- .Values.redis.maxmemory -}}
 {{- else -}}
@@ -205,9 +194,7 @@ memory
 {{- if not (regexMatch "^[0-9]+(Ki|Mi|Gi|Ti|k|M|G)?$" $limit) -}}
 {{- fail "redis.maxmemory is needed where redis.resources.limits.memory is not a whole number with Ki, Mi, Gi, Ti, k, M or G" -}}
 {{- end -}}
-{{- $number := regexFind "^[0-9]+" $limit | int64 -}}
-{{- $unit := regexFind "[A-Za-z]+$" $limit -}}
-{{- div (mul $number (default 1 (get $units $unit)) 3) 4 -}}
+{{- div (mul (include "rollout.bytes" $limit | int64) 3) 4 -}}
 {{- end -}}
 {{- end -}}
 
@@ -224,13 +211,12 @@ memory
 {{- end -}}
 {{- end -}}
 
-{{/* Whether an object of the whole cluster is this release's to write. Arguments: root, version, kind, name. */}}
+{{/* Whether an object of the whole cluster is this release's to write: it is not there, or is its own. Arguments: root, found. */}}
 {{- define "rollout.mayWrite" -}}
-{{- $found := lookup .version .kind "" .name -}}
-{{- $notes := dig "metadata" "annotations" (dict) (default (dict) $found) | default (dict) -}}
+{{- $notes := dig "metadata" "annotations" (dict) (default (dict) .found) | default (dict) -}}
 {{- $name := get $notes "meta.helm.sh/release-name" -}}
 {{- $namespace := get $notes "meta.helm.sh/release-namespace" -}}
-{{- if or (not $found) (and (eq (toString $name) .root.Release.Name) (eq (toString $namespace) .root.Release.Namespace)) -}}
+{{- if or (not .found) (and (eq (toString $name) .root.Release.Name) (eq (toString $namespace) .root.Release.Namespace)) -}}
 true
 {{- end -}}
 {{- end -}}
@@ -238,17 +224,10 @@ true
 {{/* Somebody else's definition that is the same is left alone; for one that is not, Helm says whose it is. */}}
 {{- define "rollout.installsCrd" -}}
 {{- if .Values.crds.install -}}
-{{- $version := "apiextensions.k8s.io/v1" -}}
-{{- $name := "rolloutjobs.rolloutjob.dev" -}}
-{{- $ours := include "rollout.mayWrite" (dict "root" . "version" $version "kind" "CustomResourceDefinition" "name" $name) -}}
-{{- if $ours -}}
-true
-{{- else -}}
-{{- $found := lookup $version "CustomResourceDefinition" "" $name -}}
+{{- $found := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "rolloutjobs.rolloutjob.dev" -}}
 {{- $mark := dig "metadata" "annotations" "rolloutjob.dev/schema-hash" "" $found -}}
-{{- if ne $mark (include "rollout.schemaHash" .) -}}
+{{- if or (include "rollout.mayWrite" (dict "root" . "found" $found)) (ne $mark (include "rollout.schemaHash" .)) -}}
 true
-{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -395,11 +374,14 @@ annotations:
 {{/* Empty, or what an upgrade wants of the server's volume that Kubernetes refuses, and what to do. */}}
 {{- define "rollout.redisVolumeFault" -}}
 {{- $name := include "rollout.redisName" . -}}
-{{- if lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
-{{- $settings := .Values.redis.persistence -}}
-{{- $there := include "rollout.redisClaim" . | fromJson -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
+{{- $settings := $.Values.redis.persistence -}}
+{{- $there := dict -}}
+{{- range dig "spec" "volumeClaimTemplates" (list) . | default list -}}
+{{- $there = .spec -}}
+{{- end -}}
 {{- $has := ternary "a volume" "none" (not (empty $there)) -}}
-{{- $wants := ternary "none" "a volume" (eq (include "rollout.redisStorage" .) "memory") -}}
+{{- $wants := ternary "none" "a volume" (eq (include "rollout.redisStorage" $) "memory") -}}
 {{- $differences := list -}}
 {{- if ne $has $wants -}}
 {{- $differences = append $differences (printf "%s is there, %s is wanted" $has $wants) -}}
