@@ -10,17 +10,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollout_contract.crd_rule import FORBIDDEN, CelRule
-from rollout_contract.mutability import AFTER_THE_END, GROUP, RECREATE, SPEC, Change, only_suspended
+from rollout_contract.mutability import (
+    AFTER_THE_END,
+    GROUP,
+    RECREATE,
+    SPEC,
+    VERSIONS_FIXED,
+    Change,
+    only_suspended,
+)
 
 Schema = dict[str, Any]
 
 _GROUPS = "workerGroups"
 _FIXED = (
     f"cannot be changed with determinism Strict, data are shared out over the workers in advance. {RECREATE}"
-)
-
-_VERSIONS_FIXED = (
-    f"cannot be changed with determinism Strict: it says which version makes which batch. {RECREATE}"
 )
 
 
@@ -85,7 +89,7 @@ def _strict_rules() -> Iterator[CelRule]:
     for field, rule in rules.items():
         yield _edit(field, f"self.determinism != 'Strict' || ({rule})", _FIXED)
     staleness = _equal("self", "oldSelf", "weights.maxStaleness", is_optional=True)
-    yield _edit("weights.maxStaleness", f"self.determinism != 'Strict' || ({staleness})", _VERSIONS_FIXED)
+    yield _edit("weights.maxStaleness", f"self.determinism != 'Strict' || ({staleness})", VERSIONS_FIXED)
     total = _equal("self", "oldSelf", "collector.totalFrames", is_optional=True)
     yield _edit(
         "collector.totalFrames",

@@ -93,6 +93,9 @@ IDENTITY = ("name", "namespace", "uid")
 """Metadata that says which object this is."""
 
 RECREATE = "Delete the job and create it again with the new value."
+VERSIONS_FIXED = (
+    f"cannot be changed with determinism Strict: it says which version makes which batch. {RECREATE}"
+)
 
 
 def faults_of_update(old: RolloutJob, new: RolloutJob) -> list[Fault]:
@@ -177,10 +180,7 @@ def _strict_faults(old: RolloutJobSpec, new: RolloutJobSpec) -> Iterator[Fault]:
     before = {group.name: group for group in old.worker_groups}
     bounds = old.weights.max_staleness, new.weights.max_staleness
     if bounds[0] != bounds[1]:
-        why = (
-            f"cannot be changed with determinism Strict: it says which version makes which batch. {RECREATE}"
-        )
-        yield _refused(("spec", "weights", "maxStaleness"), *bounds, why)
+        yield _refused(("spec", "weights", "maxStaleness"), *bounds, VERSIONS_FIXED)
     if old.replicas != new.replicas:
         yield _refused(("spec", "replicas"), old.replicas, new.replicas, fixed)
     for index, group in enumerate(new.worker_groups):
