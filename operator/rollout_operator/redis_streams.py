@@ -84,11 +84,11 @@ class RedisStreams:
 
     async def tune(self, job: RolloutJob) -> None:
         """See `Streams`."""
-        control = self._control(job)
-        await control.set_limits(shares.stream_limits(job.spec))
-        await control.set_total(job.spec.collector.total_frames)
-        await control.set_random(job.spec.collector.init_random_frames)
-        await control.set_groups(job.spec.stream.groups or ())
+        control, wanted = self._control(job), shares.stream_settings(job)
+        await control.set_limits(wanted.limits)
+        await control.set_total(wanted.total_frames)
+        await control.set_random(wanted.init_random_frames)
+        await control.set_groups(wanted.groups)
 
     async def finish(self, job: RolloutJob, marker: EndMarker) -> None:
         """See `Streams`. After the end, keys live on for `keyTTLSecondsAfterFinished`, unless they are to stay."""

@@ -163,9 +163,14 @@ class JobCalls:
     def set_random(self, frames: int) -> ScriptCall[bool]:
         return self._script("setting the random frames", "set_limits", "", frames, parse=_is_one)
 
-    def note_groups(self, groups: Sequence[str]) -> ScriptCall[bool]:
+    def set_groups(self, known: Sequence[str], groups: Sequence[str]) -> list[ScriptCall[bool]]:
+        """The calls, in order, that make these groups of those that the job had from its start."""
         text = " ".join(groups)
-        return self._script("noting the groups", "set_limits", "", "", "groups", text, parse=_is_one)
+        return [
+            *(self.register(group) for group in groups),
+            *(self.unregister(group) for group in sorted(set(known) - set(groups))),
+            self._script("noting the groups", "set_limits", "", "", "groups", text, parse=_is_one),
+        ]
 
     def declare(self, what: str, layout: Layout) -> ScriptCall[Layout]:
         text = layout.to_json()

@@ -113,11 +113,8 @@ class Control:
         Groups that readers brought themselves stay.
         """
         known = self.read_control().groups
-        for group in groups:
-            self.session.run(self._calls.register(group))
-        for group in sorted(set(known) - set(groups)):
-            self.session.run(self._calls.unregister(group))
-        self.session.run(self._calls.note_groups(groups))
+        for call in self._calls.set_groups(known, groups):
+            self.session.run(call)
 
     def finish(self, kind: EndKind, *, reason: str = "", message: str = "") -> bool:
         """Ends the stream for readers and writers. False if it had ended before: `finished` and `failed` are for good."""

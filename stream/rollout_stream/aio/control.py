@@ -93,11 +93,8 @@ class Control:
         Groups that readers brought themselves stay.
         """
         known = (await self.read_control()).groups
-        for group in groups:
-            await self.session.run(self._calls.register(group))
-        for group in sorted(set(known) - set(groups)):
-            await self.session.run(self._calls.unregister(group))
-        await self.session.run(self._calls.note_groups(groups))
+        for call in self._calls.set_groups(known, groups):
+            await self.session.run(call)
 
     async def finish(self, kind: EndKind, *, reason: str = "", message: str = "") -> bool:
         """Ends the stream for readers and writers. False if it had ended before."""
