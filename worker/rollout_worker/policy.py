@@ -21,10 +21,11 @@ from torch import Tensor
 from rollout_contract.errors import ConfigurationError, PolicyError
 from rollout_contract.spec import Exploration
 from rollout_worker.entrypoints import user_traceback
+from rollout_worker.envs.describe import Key
 from rollout_worker.envs.specs import Binary, Composite, LeafSpec, MultiOneHot, OneHot, Spec
 from rollout_worker.exploration import exploration_type as exploration_type
 from rollout_worker.exploration import set_exploration_type as set_exploration_type
-from rollout_worker.policy_calls import Key, caller_of, dotted
+from rollout_worker.policy_calls import caller_of, dotted
 
 Views = Mapping[Key, Tensor]
 """The leaves of one block by their keys, each `[num_envs, num_steps, *shape]`."""
@@ -120,7 +121,7 @@ class ModulePolicy:
                 f"the policy raised {type(error).__name__}: {error}\n{user_traceback(error)}"
             ) from error
 
-    def _find_outputs(self, observation_spec: Composite) -> dict[Key, tuple[torch.dtype, tuple[int, ...]]]:
+    def _find_outputs(self, observation_spec: Composite) -> Outputs:
         """Call the policy once on zeros, leaving the random state as it was, to learn what it records."""
         state = torch.get_rng_state()
         zeros = {key: spec.zero((self.num_envs,)) for key, spec in observation_spec.leaves()}

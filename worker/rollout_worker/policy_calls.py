@@ -14,12 +14,12 @@ from torch.distributions import Distribution
 
 from rollout_contract.errors import ConfigurationError
 from rollout_contract.spec import Exploration
+from rollout_worker.envs.describe import Key
 from rollout_worker.exploration import sample
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-Key = tuple[str, ...]
 Call = Callable[[Mapping[Key, Tensor]], dict[Key, Tensor]]
 """From an observation, `[num_envs, *shape]` by key, to what the policy says of it, `[num_envs, *shape]` by key."""
 
